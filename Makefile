@@ -34,8 +34,11 @@ $(READY): pyproject.toml constraints.txt Makefile
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)/constraints.txt --editable '.[test]'
 	touch $@
 
+# Cells (!labkit report 05) and terminals there find this environment's python and labkit first. In a terminal the reader's
+# .bashrc comes before that: it may put another Python first, such as conda's or pyenv's.
 lab: setup
-	$(BIN)/jupyter lab --KernelManager.transport=ipc --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS)
+	printf '%s\n' '[ ! -f ~/.bashrc ] || . ~/.bashrc' '. "$(abspath $(BIN))/activate"' > $(VENV)/terminal.sh
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter lab --ServerApp.terminado_settings="shell_command=['bash', '--rcfile', '$(abspath $(VENV))/terminal.sh']" --KernelManager.transport=ipc --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS)
 
 test: setup
 	$(BIN)/ruff format --check .

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from labkit import __version__
+from labkit.base.extras import MissingExtra
 from labkit.base.texts import listed
 
 LAYOUTS = ("labkit", "11-868", "cos598d")
@@ -22,41 +23,52 @@ def main(argv: Sequence[str] | None = None) -> int:
     It is 0 if all is well, 1 if something is not, and 2 for a wrong call.
     """
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError):  # somebody's own, or none
+        with contextlib.suppress(AttributeError):  # a stream of the caller's own, or none
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # ✓ where there is only ASCII
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] == ["train"]:  # has a command line of its own
-        return _train(arguments[1:])
+    try:
+        return _train(arguments[1:]) if arguments[:1] == ["train"] else _run(arguments)
+    except MissingExtra as error:
+        return _refuse(f"{arguments[0]}: {error}")
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Run every command but ``train``, which has a command line of its own."""
     parser = argparse.ArgumentParser(prog="labkit", description="A course lab on distributed training.")
     parser.add_argument("--version", action="version", version=f"labkit {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     command = _add(commands, "doctor", _doctor, "find out whether this machine is ready for the lab")
     command = _add(
-        commands, "check", _check, "judge answers as they are on disk, and say what is right and what is wrong"
+        commands, "check", _check, "judge your answers as they are on disk, and say what is right and what is wrong"
     )
-    command.add_argument("tasks", nargs="*", metavar="TASK", help="such as dp.1; all of them if none is given")
-    command.add_argument("--hint", type=int, choices=(1, 2, 3), help="a hint as well; 2 and 3 say more than 1")
+    command.add_argument("tasks", nargs="*", metavar="TASK", help="such as dp.1; by default all tasks")
+    command.add_argument("--hint", type=int, choices=(1, 2, 3), help="give a hint too; 2 and 3 say more than 1")
     command.add_argument(
-        "--from", dest="archive", metavar="FILE", type=Path, help="the answers in what labkit submit made"
+        "--from", dest="archive", metavar="FILE", type=Path, help="judge the answers in an archive from labkit submit"
     )
     command = _add(commands, "submit", _submit, "pack what you hand in, and preview what a grader will see")
     command.add_argument(
-        "--out", metavar="FILE", type=Path, default=Path("submission.zip"), help="%(default)s if not given"
+        "--out", metavar="FILE", type=Path, default=Path("submission.zip"), help="by default %(default)s"
     )
     command.add_argument(
-        "--layout", default="labkit", choices=LAYOUTS, help="as an assignment asks for it; %(default)s"
+        "--layout",
+        default="labkit",
+        choices=LAYOUTS,
+        help="how the archive is laid out, such as an assignment asks for; by default %(default)s",
     )
     command.add_argument("--only", metavar="TASKS", default="", help="such as dp, or dp.1,pipe")
-    command.add_argument("--name", default="", help="NETID_First_Last, of the report of cos598d")
-    command.add_argument("--with-guesses", action="store_true", help="your guesses as well")
+    command.add_argument("--name", default="", help="NETID_First_Last, for the name of cos598d's report")
+    command.add_argument("--with-guesses", action="store_true", help="pack your guesses too")
     command = _add(commands, "grade", _grade, "grade each archive in a folder: a table, and pages to read")
-    command.add_argument("folder", metavar="FOLDER", type=Path, help="of what labkit submit made")
+    command.add_argument("folder", metavar="FOLDER", type=Path, help="a folder of archives from labkit submit")
     command.add_argument(
-        "--out", metavar="DIR", type=Path, help="for the table and the pages; FOLDER/grades if not given"
+        "--out", metavar="DIR", type=Path, help="where to write the table and the pages; by default FOLDER/grades"
     )
-    command.add_argument("--jobs", type=int, default=1, metavar="N", help="so many archives at a time; %(default)s")
-    command.add_argument("--limit", type=float, metavar="SECONDS", help="for a task; 180 if not given")
+    command.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="how many archives to grade at a time; by default %(default)s"
+    )
+    command.add_argument("--limit", type=float, metavar="SECONDS", help="time limit for a task; by default 180")
     command.add_argument(
         "--points", metavar="FILE", type=Path, help="points and late days, as in labkit/course/points.toml"
     )
@@ -66,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         commands, "report", _report, "write an assignment's report from your notebook, as you ran and saved it"
     )
     command.add_argument("notebook", metavar="NOTEBOOK", help="its number or name, such as 05")
-    command.add_argument("--out", metavar="FOLDER", type=Path, help="where to write it; by default runs/ of the lab")
+    command.add_argument("--out", metavar="FOLDER", type=Path, help="where to write it; by default the lab's runs/")
     command.add_argument("--no-pdf", dest="pdf", action="store_false", help="write the HTML only")
     commands.add_parser("train", help="train a model: see labkit train --help")
 

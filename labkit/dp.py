@@ -1,6 +1,6 @@
 """Data parallelism by hand: shards of the data, a process for each rank, gradients that agree.
 
-This is a student file: it holds the tasks dp.1 to dp.7. From the top to the bottom: shards,
+This is a student file: it holds the tasks dp.1 to dp.8. From the top to the bottom: shards,
 processes, then how to agree on gradients: through rank 0, with an all_reduce a parameter, what an
 all_reduce is made of, and buckets that overlap with backward.
 
@@ -200,11 +200,11 @@ def run_processes(fn: Callable[[int, int, str], object], world_size: int, backen
     _check_backend(backend)
     if world_size < 1:
         raise ValueError(f"world_size is {world_size}, expected at least 1")
-    ### TODO dp.2 (15 minutes): Start a process for each rank, which does _run_rank(rank, fn,
+    ### TODO dp.8 (15 minutes): Start a process for each rank, which does _run_rank(rank, fn,
     ### world_size, backend), and come back when all have ended. mp.start_processes starts them,
     ### with start_method="spawn"; what it returns can be asked whether they have ended. Whatever
     ### happens meanwhile, a keyboard interrupt too: leave no process behind.
-    ### BEGIN SOLUTION dp.2
+    ### BEGIN SOLUTION dp.8
     arguments = (fn, world_size, backend)
     context = mp.start_processes(_run_rank, arguments, nprocs=world_size, join=False, start_method="spawn")
     try:

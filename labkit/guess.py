@@ -1,46 +1,66 @@
 """Ask for the reader's guess before a measurement, and say afterwards which term it forgot.
 
-    hidden = guess("hidden", "Which fraction of the communication hides?", low=0, high=1)
+    hidden = guess("hidden")
 
-shows a form and has no default. A cell that reveals the answer begins with ``%%needs guess.hidden``
-and steps aside until the guess is given; "I don't know" is one. It is kept outside the notebook, so
-running all cells again keeps it. In such a cell:
+shows a form and has no default; the words are in ``notebooks/questions.toml``. A cell that reveals
+the answer begins with ``%%needs guess.hidden`` and steps aside until the guess is given; "I don't
+know" is one. It is kept outside the notebook, so running all cells again keeps it. In such a cell:
 
-    hidden.feedback(0.72, as_if={"if messages were free": 1.0, "if nothing overlapped": 0.0})
+    reveal(hidden, 0.72, nothing_overlaps=0.0, all_can_hide=1.0)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from labkit import todo
 from labkit.base.notebook import display, in_notebook, static
+from labkit.base.units import size_of
+from labkit.base.words import fields_of, words
+from labkit.draw.figures import show
 from labkit.guesses.calibration import all_guesses, calibration, draw_calibration, said_of_calibration, terms_left_out
 from labkit.guesses.question import Question
 from labkit.guesses.reader import Card, Guess
+from labkit.stats import Interval, interval
 
-__all__ = ["Guess", "all_guesses", "calibration", "draw_calibration", "guess", "said_of_calibration", "terms_left_out"]
+__all__ = [
+    "Guess",
+    "all_guesses",
+    "calibration",
+    "draw_calibration",
+    "guess",
+    "reveal",
+    "said_of_calibration",
+    "show",
+    "terms_left_out",
+]
 
 
 def guess(
     name: str,
-    question: str,
+    question: str | None = None,
     low: float | None = None,
     high: float | None = None,
     unit: str = "",
     choices: Sequence[str] | None = None,
-    ordered: bool = False,
 ) -> Guess:
-    """Ask ``question``: show its form in the cell, and return what holds the guess.
+    """Ask a question: show its form in the cell, and return what holds the guess.
 
-    The guess is a number, in ``unit`` and from ``low`` to ``high`` where these are given, and a
-    whole one if both are ints more than 1 apart. With ``choices`` it is one of these strings, and
-    with ``ordered`` all of them in order, the smallest first. ``name`` is this question's name in
-    the whole course: ``%%needs guess.name`` waits for it.
+    With a ``name`` alone the question is the one of that name in ``notebooks/questions.toml``, with
+    ``choices`` where these are computed. The guess is a number, in ``unit`` and from ``low`` to
+    ``high`` where these are given, and a whole one if both are ints more than 1 apart. With
+    ``choices`` it is one of these strings. ``name`` is this question's name in the whole course:
+    ``%%needs guess.name`` waits for it.
 
     Raises ValueError or TypeError for a question that cannot be asked.
     """
-    made = Guess(Question(name, question, low, high, unit, tuple(choices or ()), ordered))
+    if question is None:
+        entry = words("questions", name)
+        question, low, high = (entry.get(key) for key in ("text", "low", "high"))
+        unit = entry.get("unit", "")
+        choices = choices or [*entry.get("choices", ())]
+    made = Guess(Question(name, question or "", low, high, unit, tuple(choices or ())))
     todo.GUESSES[name] = made.missing
     if static():  # a stored notebook: the guess that ships
         display(Card(f"{question}\nThe guess on this page: {made.in_words()}"))
@@ -49,3 +69,45 @@ def guess(
 
         display(Form(made))
     return made
+
+
+def reveal(guess: Guess, measured: Any, **numbers: Any) -> None:
+    """Show how far off the guess is, and which term it forgot; from now on it is final.
+
+        reveal(hidden, shares, nothing_overlaps=0.0, all_can_hide=1.0)
+
+    ``measured`` is the answer: a number, an :class:`Interval`, repeats (their median and interval),
+    or one of the question's choices. ``questions.toml`` has the words: ``wrong`` models, ``parts``
+    that the answer is made of, and of each choice what speaks for it or against it. A keyword gives
+    what the answer would be under a wrong model, or how large a part is, by its key there; any
+    other keyword fills a ``{field}`` in those words. Numbers are in seconds, in bytes, or else in
+    the question's unit. An answer that is not a measurement is ``exact`` there.
+
+    Raises TypeError for a keyword that is missing or has no place, and what
+    :meth:`Guess.feedback` raises.
+    """
+    question = guess.question
+    entry = words("questions", question.name)
+    wrong, parts = entry.get("wrong", {}), entry.get("parts", {})
+    known, fields = {*wrong, *parts}, {*fields_of(entry)}
+    if not known <= numbers.keys() <= known | fields:
+        expected = ", ".join([*wrong, *parts, *sorted(fields)]) or "none"
+        raise TypeError(f"reveal({question.name}): got {', '.join(numbers) or 'no keywords'}, expected {expected}")
+    is_measured, unit = not entry.get("exact", False), size_of(question.unit)
+    if question.choices:
+        reasons = {choice: reason.format(**numbers) for choice, reason in entry["choices"].items()}
+        guess.feedback(measured, reasons, measured=is_measured)
+        return
+    as_if, terms = (
+        {each["phrase"].format(**numbers): (numbers[key] / unit, each.get("forgets", "")) for key, each in of.items()}
+        for of in (wrong, parts)
+    )
+    guess.feedback(_in_unit(measured, unit), as_if, terms, measured=is_measured)
+
+
+def _in_unit(answer: Any, unit: float) -> Any:
+    """Return an answer in a unit: repeats as their interval, a whole number whole."""
+    found = interval(answer) if hasattr(answer, "__len__") and not isinstance(answer, Interval) else answer
+    if isinstance(found, Interval):
+        return Interval(*(each / unit for each in found))
+    return found if unit == 1 else found / unit

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from labkit import trace
+from labkit import stats, trace
 from labkit.base.measurement_html import as_html
 from labkit.base.notebook import in_notebook, static
 from labkit.cost import Link
@@ -41,6 +41,8 @@ from labkit.ranks.rank_config import CallerEnvironment, check_folders
 if TYPE_CHECKING:
     import pandas as pd
     import torch
+
+    from labkit.stats.repeated_times import RepeatedTimes
 
 __all__ = ["BACKENDS", "LaunchTimeout", "LinkTooFast", "RankError", "Run", "device", "launch", "progress", "workers"]
 
@@ -95,6 +97,10 @@ class Run:
     def timings(self) -> pd.DataFrame:
         return trace.timings(self.events)
 
+    def repeats(self, by: str = "name", name: str | None = None) -> RepeatedTimes:
+        """Return the seconds of each repeat, a column per way: see :func:`labkit.stats.repeats`."""
+        return stats.repeats(self.events, by, name)
+
     def __repr__(self) -> str:
         return f"{self.header}\n{self.timings!r}" if self._rows else f"{self.header}\nno spans were recorded"
 
@@ -136,7 +142,7 @@ class WarmRanks:
         """
         __tracebackhide__ = True  # IPython shows the reader's frames, not this one
         if not self._open:
-            raise RuntimeError("workers: these ranks were ended with their with block; start new ones")
+            raise RuntimeError("workers: these ranks ended with their with block; start new ones")
         _check_call(fn, args, kwargs)
         return self._run(fn, args, kwargs)
 
@@ -229,7 +235,7 @@ def launch(
     ``compared_with``: the world size of another launch that this one is compared with; ``"auto"``
     then takes a backend that both can have. On a machine with one GPU, ``world_size=1,
     compared_with=2`` runs on the CPU, because two ranks would.
-    ``threads``: CPU threads a rank, by default the cores shared out.
+    ``threads``: CPU threads per rank; by default the ranks share the cores.
     ``link``: a :class:`labkit.cost.Link`, such as ``ETHERNET_1G``. All communication takes at least
     as long as it would there, over gloo (see :mod:`labkit.link`). It must have less bandwidth than
     gloo, which is measured once per world size.

@@ -163,11 +163,11 @@ class Pipe(nn.Module):
         self._check_open()
         self._check_clock(batches, schedule)
         ### TODO pipe.3 (20 minutes): Do the clock, all of its pairs at the same time, each in the
-        ### worker of its partition: self._workers[j]. A worker makes a call that somebody hands to
-        ### it as a Task (labkit/parallel/worker.py). The call to make is run_stage
+        ### worker of its partition: self._workers[j]. A worker makes a call that it is handed
+        ### as a Task (labkit/parallel/worker.py). The call to make is run_stage
         ### (labkit/parallel/stage_node.py), with the partition, its input, its device and both
-        ### numbers. Afterwards batches has the outputs; what is to hold if a call fails stands
-        ### above.
+        ### numbers. Afterwards batches has the outputs; the docstring says what must hold if a
+        ### call fails.
         ### BEGIN SOLUTION pipe.3
         tasks = []
         for i, j in schedule:
@@ -206,7 +206,7 @@ class Pipe(nn.Module):
         self._ending = weakref.finalize(self, end_workers, self._workers)
 
     def close(self) -> None:
-        """End the worker threads. Waits for what they are doing, but not for ever."""
+        """End the worker threads. Waits for what they are doing, up to a limit."""
         self._ending()
         wait_for_end(self._workers)
 
@@ -360,8 +360,8 @@ class ScheduledPipeline:
         What a stage raises has a note with stage and micro-batch; after that the pipeline is of no
         use. Raises, before anything is sent: TypeError for a missing ``x`` or ``target``,
         ValueError for fewer rows than micro-batches, another number of rows than in the first step,
-        and an ``x`` that requires grad, as its gradient goes nowhere; RuntimeError if gradients are
-        switched off that the schedule is to compute.
+        and an ``x`` that requires grad, as its gradient goes nowhere; RuntimeError if the schedule has
+        backward passes and gradients are switched off.
         """
         inputs, last = self._begin(x, target), self.schedule.n_stages - 1
         with self._running():
@@ -406,7 +406,7 @@ class ScheduledPipeline:
     def _check_ready(self) -> None:
         if self._failed:
             raise RuntimeError(
-                "an earlier step of this ScheduledPipeline has failed, and messages of it may still be on their way: launch anew"
+                "an earlier step of this ScheduledPipeline has failed, and its messages may still be on their way: launch again"
             )
         if self._trains and not torch.is_grad_enabled():
             raise RuntimeError(

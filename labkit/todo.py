@@ -13,23 +13,28 @@ notebook, importing this module brings ``%%needs``:
 from __future__ import annotations
 
 import ast
+import dis
 import re
 import sys
 from collections.abc import Callable
 from importlib.util import decode_source
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import labkit
+from labkit.base.measurement_html import Lines
+from labkit.base.notebook import display
 
 TASKS = {
     "dp.1": "Partition, DataPartitioner, partition_dataset",
-    "dp.2": "setup, run_processes",
+    "dp.2": "setup",
     "dp.3": "gather_scatter_gradients",
     "dp.4": "average_gradients",
     "dp.5": "ring_all_reduce",
     "dp.6": "assign_buckets",
     "dp.7": "BucketedDataParallel",
+    "dp.8": "run_processes",
     "pipe.1": "split_module",
     "pipe.2": "clock_cycles",
     "pipe.3": "Pipe.compute, Pipe.forward",
@@ -146,21 +151,77 @@ def _raises_todo(node: ast.Raise, task: str) -> bool:
 
 
 def step_aside(lines: list[str]) -> list[str]:
-    """Transform a cell for IPython: without its ``%%needs``, or one ``print`` of what is missing.
+    """Transform a cell for IPython: without ``%%needs``, or one line that shows what is missing.
 
-    Taking the line away before IPython compiles the cell leaves everything else to IPython:
-    variables, the value of the last line, errors with their cell lines, line numbers.
+    A cell that uses a name which a waiting cell would have made waits as well. Taking the line away
+    before IPython compiles the cell leaves everything else to IPython: variables, the value of the
+    last line, errors with their cell lines, line numbers.
     """
-    if not lines or not re.match(r"%%needs\b", lines[0]):
-        return lines
-    tasks = lines[0].split()[1:]
+    head = lines[0].split() if lines and re.match(r"%%needs\b", lines[0]) else []
+    body = ["\n", *lines[1:]] if head else lines
+    used, made = names_of("".join(body))
+    tasks = dict.fromkeys([*head[1:], *(task for name in _WAITING.keys() & used for task in _WAITING[name])])
     try:
-        if not tasks:
+        if head == ["%%needs"]:
             raise ValueError(f"%%needs: expected one or more of {', '.join(TASKS)}")
-        text = "; ".join(dict.fromkeys(filter(None, map(missing, tasks))))
+        reasons = dict.fromkeys(filter(None, map(missing, tasks)))
     except ValueError as error:
         return [f"raise ValueError({str(error)!r})\n"]
-    return [f"print({text!r})\n"] if text else ["\n", *lines[1:]]
+    if reasons:
+        _WAITING.update((name, tuple(tasks)) for name in made)
+        return [f"__import__('labkit.todo').todo.show_missing({'; '.join(reasons)!r})\n"]
+    for name in made:
+        _WAITING.pop(name, None)
+    return body
+
+
+_WAITING: dict[str, tuple[str, ...]] = {}  # by a name that a waiting cell would have made or changed, what it needs
+
+
+def names_of(cell: str) -> tuple[set[str], set[str]]:
+    """Return the names that a cell takes from earlier ones, and those that it makes or changes.
+
+    A name that the cell makes before it reads it is not taken. Lines that are not Python, such as
+    ``%autoreload 2``, do not count; of a cell that cannot be compiled nothing is known.
+    """
+    try:
+        tree = ast.parse(re.sub(r"^[%!].*$", "", cell, flags=re.MULTILINE))
+        code = compile(tree, "cell", "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set(), set()
+    read, made = _names_in(code)
+    return read, made | _changed_in(tree)
+
+
+def _names_in(code: CodeType) -> tuple[set[str], set[str]]:
+    """Return the names of the cell's own scope that code reads and that it makes."""
+    read: set[str] = set()
+    made: set[str] = set()
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
+            read |= {step.argval} - made
+        elif step.opname in ("STORE_NAME", "STORE_GLOBAL"):
+            made.add(step.argval)
+        elif isinstance(step.argval, CodeType):  # a function or a class in it
+            read |= _names_in(step.argval)[0] - made
+    return read, made
+
+
+def _changed_in(tree: ast.AST) -> set[str]:
+    """Return the names whose objects are changed: ``table`` of ``table["ms"] = …``."""
+    changed = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            owner: ast.expr = node
+            while isinstance(owner, ast.Subscript | ast.Attribute):
+                owner = owner.value
+            changed |= {owner.id} if isinstance(owner, ast.Name) else set()
+    return changed
+
+
+def show_missing(text: str) -> None:
+    """Show in a cell what is missing; its place is a link that opens the file."""
+    display(Lines(text))
 
 
 def needs_magic(line: str, cell: str) -> None:

@@ -18,6 +18,8 @@ import matplotlib
 import notebook_tiers
 import pytest
 
+# jsonschema, under nbformat, would build 38 grammars for a format that no notebook has: seconds.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in the background like this
     signal.signal(signal.SIGINT, signal.default_int_handler)
 matplotlib.use("Agg")  # by hand, not by MPLBACKEND: kernels that a test starts would inherit it and lose their pictures
@@ -35,6 +37,10 @@ LONGEST = (
     "test_glue_command",
     "test_launch_faults",
     "test_hangs",
+    "test_correct_runs",
+    "test_link",
+    "test_dp",
+    "test_train",
 )
 
 
@@ -77,6 +83,12 @@ def _few_threads() -> None:
     """Have tests share the machine's cores."""
     if "torch" in sys.modules:  # importing it takes seconds, so only where a test has done so
         sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture
+def static(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs are for keeping, as in a stored notebook: what was measured stands in brackets."""
+    monkeypatch.setenv("LABKIT_STATIC", "1")
 
 
 REAL_DATA = ("glue/RTE/train.tsv", "multi30k/train.de.gz")

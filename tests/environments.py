@@ -52,10 +52,15 @@ def packages(name: str, requirements: list[str], python: str = sys.executable) -
 def install(arguments: list[str], python: str) -> None:
     """Run ``pip install`` with this environment's pip, for another Python. Raises as
     :func:`packages` does."""
-    command = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check"]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True)
+    pip("--python", python, "install", *arguments)
+
+
+def pip(*arguments: str) -> None:
+    """Run this environment's pip. Raises as :func:`packages` does."""
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         says = done.stderr.strip()
         if any(sign in says.lower() for sign in OFFLINE):
             raise Offline(f"pip reaches no registry: {says.splitlines()[-1]}")
-        raise RuntimeError(f"pip cannot install {' '.join(arguments)}: {says}")
+        raise RuntimeError(f"pip {' '.join(arguments)} fails: {says}")

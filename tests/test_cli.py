@@ -14,7 +14,6 @@ import pytest
 from labkit import check as check_module
 from labkit import cli
 from labkit.check import CheckResult, Claim
-from labkit.course import student
 from labkit.todo import TASKS
 
 ROOT = Path(__file__).parents[1]
@@ -79,12 +78,6 @@ def test_what_the_terminal_cannot_encode_is_shown_by_its_number(judged, monkeypa
     assert terminal.buffer.getvalue() == b"dp.1 is right\n  \\u2713 it holds\n"
 
 
-def test_student_writes_an_edition_and_says_what_is_left_to_do(monkeypatch, capsys):
-    monkeypatch.setattr(student, "write_student_edition", lambda directory: ["dp.1", "dp.4"])
-    assert cli.main(["student", "there"]) == 0
-    assert capsys.readouterr().out == "The student edition is in there, with these tasks to do: dp.1, dp.4\n"
-
-
 def test_train_gets_its_arguments_as_they_are_and_is_called_labkit_train(monkeypatch):
     given = {}
     train = types.SimpleNamespace(main=lambda arguments, prog: given.update({prog: arguments}))
@@ -98,12 +91,6 @@ def test_the_help_of_train_calls_it_as_it_was_called(arguments, capsys):
     with pytest.raises(SystemExit, match="0"):
         cli.main(["train", *arguments])
     assert capsys.readouterr().out.startswith(f"usage: labkit train {'' if arguments[1:] else '[-h]'}")
-
-
-def test_a_call_without_a_command_ends_with_2(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        cli.main([])
-    assert "usage: labkit" in capsys.readouterr().err
 
 
 def test_who_reads_may_stop_reading_without_a_traceback():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
+import warm_python
 from environments import PROJECT
 from to_do import task
 
@@ -38,8 +36,8 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
     """As one script: what a block makes, the next may use."""
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks(page, "python")), encoding="utf-8")
-    environment = os.environ | {"MPLBACKEND": "Agg", "LABKIT_STATIC": "1", "PYTHONPATH": str(PROJECT)}
-    done = subprocess.run([sys.executable, script], cwd=PROJECT, env=environment, capture_output=True, text=True)
+    variables = {"MPLBACKEND": "Agg", "LABKIT_STATIC": "1", "PYTHONPATH": str(PROJECT)}
+    done = warm_python.run(script, folder=PROJECT, **variables)
     assert done.returncode == 0, done.stderr
 
 

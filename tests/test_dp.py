@@ -36,7 +36,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def launch():
-    """labkit.launch.launch, not imported above: the processes of run_processes import this file and
+    """labkit.launch.launch, not imported above: the processes of dp.8 import this file and
     have no use for it."""
     from labkit.launch import launch
 
@@ -85,7 +85,7 @@ def test_bad_input_is_refused_with_what_was_given_and_what_was_expected(call, er
         call()
 
 
-# --- processes ------------------------------------------------------------------------------------
+# --- dp.8 ----------------------------------------------------------------------------------------
 
 
 def wait_for_each_other(rank: int, world_size: int, backend: str) -> None:
@@ -107,7 +107,7 @@ def wait_for_each_other(rank: int, world_size: int, backend: str) -> None:
 
 
 @on_linux
-@task("dp.2")
+@task("dp.2", "dp.8")
 def test_ranks_that_wait_for_each_other_end_with_a_parent_that_is_killed(tmp_path, monkeypatch):
     monkeypatch.setenv("WAIT_FOR_EACH_OTHER", f"{tmp_path}:{free_port()}")
     parent = fork.Process(target=dp.run_processes, args=(wait_for_each_other, 2, "gloo"))

@@ -4,10 +4,8 @@ the same translations."""
 from __future__ import annotations
 
 import copy
-import gc
 import threading
 import warnings
-import weakref
 
 import pytest
 import torch
@@ -165,17 +163,6 @@ def test_a_copy_has_weights_and_threads_of_its_own_and_a_state_dict_fits_all():
     check_equal(loss_and_gradients(alike), loss_and_gradients(single()))
     names = [[name for name, _ in model.named_parameters()] for model in (alike, model_parallel())]
     assert names[0] == names[1]
-
-
-def test_the_threads_end_with_the_model():
-    gpt2 = pipeline_parallel(2)
-    loss_and_gradients(gpt2)
-    ended, workers = weakref.ref(gpt2), gpt2.transformer.h.pipe._workers
-    del gpt2
-    gc.collect()
-    for worker in workers:
-        worker.join(timeout=10)
-    assert ended() is None and not any(worker.is_alive() for worker in workers)
 
 
 @pytest.mark.parametrize(

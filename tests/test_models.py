@@ -232,19 +232,6 @@ def test_a_state_dict_has_the_names_of_the_unplaced_model_and_goes_into_either(t
 # --- in stages ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("n_stages", "placed", "attention"), [(1, False, "eager"), (2, True, "sdpa"), (5, False, "sdpa")]
-)
-def test_the_stages_one_after_the_other_give_the_models_logits(n_stages: int, placed: bool, attention: str) -> None:
-    gpt2, tokens = small_gpt2(), torch.arange(14).view(2, 7)
-    gpt2.set_attn_implementation(attention)
-    expected = gpt2(tokens).logits
-    if placed:
-        models.parallelize(gpt2, ["cpu:0", "cpu:1"])
-    found = torch.nn.Sequential(*models.stages(gpt2, n_stages))(tokens)
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-
-
 def test_stages_have_the_models_own_parameters_under_its_names() -> None:
     gpt2 = small_gpt2().eval()
     stages = models.stages(gpt2, 3)

@@ -34,7 +34,7 @@ def test_without_a_gpu_and_without_jupyter_all_is_collected_and_parts_are_rehear
     found = json.loads((tmp_path / "out" / "rehearsal.json").read_text())
     outcomes = [test["outcome"] for test in found["tests"].values()]
     assert found["rehearsal"] and not (tmp_path / "out" / "gpu.json").exists()  # which is no result of a GPU
-    assert len(outcomes) > 70 and outcomes.count("passed") > 20
+    assert len(outcomes) > 60 and outcomes.count("passed") > 20
     assert found["measured"] and "ranks are forked: True" in found["facts"]["launches"]
     reasons = {test["reason"] for test in found["tests"].values() if test["outcome"] == "skipped"}
     assert reasons == {"Skipped: needs a CUDA GPU"}

@@ -12,7 +12,6 @@ import signal
 import threading
 import time
 import traceback
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -172,15 +171,6 @@ def test_stages_in_place_frozen_or_with_a_weight_in_common_and_token_ids_give_th
     check_equal(embedded, 2, torch.arange(12).view(6, 2) % 9)
 
 
-@made_task
-def test_the_names_of_parameters_say_partition_and_module():
-    with Pipe(layers(2)) as piped:
-        assert [name for name, _ in piped.named_parameters()] == [
-            f"partitions.{j}.{j}.module.0.{kind}" for j in range(2) for kind in ("weight", "bias")
-        ]
-        assert [str(device) for device in piped.devices] == ["cpu:0", "cpu:1"]
-
-
 @pipe_task
 def test_batch_normalisation_is_of_each_micro_batch_while_training_and_the_plain_modules_in_eval():
     model, x = placed(nn.Linear(4, 4), nn.BatchNorm1d(4)).double(), rows(6)
@@ -226,38 +216,11 @@ def test_what_a_stage_raises_is_raised_with_its_traceback_stage_and_micro_batch_
 
 
 @pipe_task
-def test_outputs_that_do_not_fit_together_are_named():
-    message, model = r"\(1, 1\) torch.float64 for micro-batch 2 and \(2, 2\)", placed(Do(lambda x: x[:, : len(x)]))
-    with Pipe(model, 2) as piped, pytest.raises(ValueError, match=message):
-        piped(rows(5))
-
-
-@pipe_task
 def test_a_stage_that_calls_its_own_pipe_is_told_so_instead_of_waiting_for_itself():
     again = Do(lambda x: piped(x))
     with Pipe(placed(nn.Identity(), again), 2) as piped, pytest.raises(RuntimeError, match="calls the Pipe") as caught:
         piped(rows(4))
     assert caught.value.__notes__ == ["in the forward of stage 1, micro-batch 0"]
-
-
-@pipe_task
-def test_what_a_failing_stage_made_is_freed_at_once():
-    made = []
-
-    def fails(x: torch.Tensor) -> None:
-        tensor = torch.ones(1000)
-        made.append(weakref.ref(tensor))
-        raise RuntimeError("on purpose")
-
-    gc.collect()
-    gc.disable()
-    try:
-        with Pipe(nn.Sequential(Do(fails))) as piped:
-            with pytest.raises(RuntimeError, match="on purpose"):
-                piped(rows(1))
-            assert made and made[0]() is None
-    finally:
-        gc.enable()
 
 
 # --- at the same time -----------------------------------------------------------------------------
@@ -285,19 +248,6 @@ def test_two_pipes_and_two_callers_of_one_at_once_forward_and_backward():
         for caller in callers:
             caller.join(SECONDS)
         assert not wrong and not any(caller.is_alive() for caller in callers)
-
-
-@pipe_task
-def test_a_pipe_in_a_pipe_and_an_error_there_names_both_places():
-    inner = Pipe(layers(2), 1)
-    with Pipe(placed(inner, layers(1)), 2) as piped:
-        expected = output_and_gradients(placed(layers(2), layers(1)), rows(5))
-        torch.testing.assert_close(output_and_gradients(piped, rows(5)), expected)
-        inner.partitions[1][0].module = Do(lambda x: 1 / 0)
-        with pytest.raises(ZeroDivisionError) as caught:
-            piped(rows(4))
-    assert caught.value.__notes__ == [f"in the forward of stage {j}, micro-batch 0" for j in (1, 0)]
-    inner.close()
 
 
 # --- copies ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from labkit import todo
+from labkit.base.measurement_html import as_html
 from labkit.todo import TodoError, missing, needs
 
 
@@ -31,6 +32,7 @@ def shell(monkeypatch):
     shell = InteractiveShell.instance()
     todo.load_ipython_extension(shell)
     shell.reset(new_session=True)
+    monkeypatch.setattr(todo, "_WAITING", {})
     yield shell
     InteractiveShell.clear_instance()
 
@@ -38,7 +40,11 @@ def shell(monkeypatch):
 def run(shell, cell: str):
     with capture_output() as output:
         result = shell.run_cell(cell, store_history=True)
-    return result, output.stdout
+    return result, output.stdout + shown_in(output)
+
+
+def shown_in(output) -> str:
+    return "".join(each.data["text/plain"] + "\n" for each in output.outputs)
 
 
 UNFILLED = 'from labkit.todo import TodoError\n\ndef f():\n    # TODO dp.1\n    raise TodoError("dp.1")\n'
@@ -76,7 +82,7 @@ def test_a_file_that_cannot_be_read_says_why_once_and_the_cell_steps_aside(stude
     (todo._PACKAGE / "dp.py").write_bytes("x = 'ü'".encode("latin-1"))
     assert not needs("dp.1")
     (line,) = todo.step_aside(["%%needs dp.1 dp.4\n", "1 / 0\n"])
-    assert line.startswith("print(")
+    assert "show_missing" in line
     assert line.count("labkit/dp.py cannot be read: it is not in UTF-8") == 1
 
 
@@ -125,11 +131,50 @@ def test_a_wrong_line_is_an_error_that_lists_the_tasks_and_below_another_cell_ma
     for line in ("%%needs", "%%needs dp.99"):
         result, _ = run(shell, f"{line}\nx = 1")
         assert isinstance(result.error_in_exec, ValueError)
-        assert "dp.1, dp.2, dp.3, dp.4, dp.5, dp.6, dp.7" in str(result.error_in_exec)
+        assert "dp.1, dp.2, dp.3, dp.4, dp.5, dp.6, dp.7, dp.8" in str(result.error_in_exec)
     student_file(UNFILLED)
     result, _ = run(shell, "%%capture captured\n%%needs dp.1\n1 / 0")
     assert result.success
-    assert shell.user_ns["captured"].stdout == "TODO dp.1: labkit/dp.py, line 5\n"
+    assert shown_in(shell.user_ns["captured"]) == "TODO dp.1: labkit/dp.py, line 5\n"
+
+
+FLOW = {  # cells after one that waits for dp.1 and would make x and table: which of them wait as well
+    "one that reads what it would have made": ("print(x)", True),
+    "one that reads it in a function": ("def f(y):\n    return x + y", True),
+    "one that reads what a waiting cell made of it": ("z", True),
+    "one that reads what it would have changed": ("print(old)", True),
+    "one whose parameter has the name": ("def f(x):\n    return x\nprint(f(3))", False),
+    "one whose comprehension has the name": ("print([x for x in range(2)])", False),
+    "one that makes it itself first": ("x = 3\nprint(x)", False),
+    "one that takes nothing from it": ("other = 3\nprint(other)", False),
+    "one in which the name is an attribute": ("import types\nprint(types.SimpleNamespace(x=1).x)", False),
+}
+
+
+@pytest.mark.parametrize(("cell", "waits"), FLOW.values(), ids=FLOW)
+def test_a_cell_waits_that_uses_what_a_waiting_cell_would_have_made_or_changed_and_no_other(
+    shell, student_file, cell, waits
+):
+    student_file(UNFILLED)
+    run(shell, "old = {}")
+    for made in ("%%needs dp.1\nx = 1\nold['x'] = x", "z = x + 1"):
+        assert run(shell, made)[1] == "TODO dp.1: labkit/dp.py, line 5\n"
+    assert (run(shell, cell)[1] == "TODO dp.1: labkit/dp.py, line 5\n") == waits
+
+
+def test_once_the_task_is_filled_in_each_cell_runs_again_also_one_that_reads_its_own_name(shell, student_file):
+    cells = ["x = 1", "%%needs dp.1\nx += 1\ndef f(n):\n    return x if n == 0 else f(n - 1)", "print(f(2))"]
+    student_file(UNFILLED)
+    assert [run(shell, cell)[1][:4] for cell in cells] == ["", "TODO", "TODO"]
+    student_file(DONE)
+    assert [run(shell, cell)[1] for cell in cells] == ["", "", "2\n"]
+
+
+def test_the_place_is_a_link_that_opens_the_file_from_the_notebooks_folder(monkeypatch):
+    monkeypatch.chdir(Path(todo.__file__).parents[1] / "notebooks")
+    text = "TODO dp.2: labkit/dp.py, line 155"
+    assert as_html(text) == 'TODO dp.2: <a href="../labkit/dp.py">labkit/dp.py, line 155</a>'
+    assert as_html("TODO dp.2: mine.py, line 155") == "TODO dp.2: mine.py, line 155"
 
 
 def test_importing_it_in_a_notebook_is_enough_and_outside_needs_no_ipython():

@@ -4,8 +4,9 @@
 notebook test hides it. ``[≈ 0.7627]`` depends on a device's arithmetic (a loss): compared exactly
 on CPUs, hidden on a GPU. Everything else in an output is compared to the letter.
 
-The brackets belong to the text form. In HTML such a number stands alone, in a style of its own: see
-:mod:`labkit.base.measurement_html`, whose names are here as well.
+The brackets belong to the text form of stored notebooks (LABKIT_STATIC=1). In their HTML such a
+number stands alone, in a style of its own: see :mod:`labkit.base.measurement_html`, whose names are
+here as well. In a terminal and in a live cell a number is a number, without either.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from typing import Any
 import pandas as pd
 
 from labkit.base.measurement_html import Lines, as_html, say, style_measurements
+from labkit.base.notebook import static
 
 __all__ = ["Lines", "MeasuredSeries", "MeasuredTable", "as_html", "emulated", "fact", "loss", "measured", "say"]
 
+_MAX_ROWS = 100  # more than there are guesses in the course
 _ROUND = str.maketrans("[]", "()")
 
 
@@ -31,7 +34,7 @@ def measured(value: float, unit: str = "", width: int = 9) -> str:
     number = next((short for n in (4, 3, 2) if len(short := f"{value:.{n}g}") <= width), f"{value:.4g}")
     if "e" in number and abs(value) >= 1:  # 1.234e+04 is what %g makes of 12340
         number = f"{value:.0f}"
-    return f"[~ {number:>{width}}{unit and ' ' + unit}]"
+    return _marked("~", f"{number:>{width}}{unit and ' ' + unit}")
 
 
 def fact(text: object, width: int = 44) -> str:
@@ -40,13 +43,17 @@ def fact(text: object, width: int = 44) -> str:
     Longer text is kept. Whatever it says stays inside the brackets: square ones in it become round,
     and line ends become spaces.
     """
-    inside = " ".join(str(text).translate(_ROUND).splitlines())
-    return f"[~ {inside:<{width}}]"
+    return _marked("~", f"{' '.join(str(text).translate(_ROUND).splitlines()):<{width}}")
 
 
-def loss(value: float) -> str:
-    """Format a number that depends on a device's arithmetic, to four digits: ``[≈ 0.7627]``."""
-    return f"[≈ {value:#.4g}]"
+def loss(value: float | str) -> str:
+    """Format what depends on a device's arithmetic, a number to four digits: ``[≈ 0.7627]``."""
+    return _marked("≈", value if isinstance(value, str) else f"{value:#.4g}")
+
+
+def _marked(sign: str, text: str) -> str:
+    """Return text in the brackets of a stored notebook, and anywhere else on its own."""
+    return f"[{sign} {text}]" if static() else text.strip()
 
 
 def emulated(*tables: pd.DataFrame, note: str = "") -> str:
@@ -81,12 +88,14 @@ class MeasuredTable(pd.DataFrame):
     def __repr__(self) -> str:
         with_floats = any(_has_floats(column) for _, column in self.items())
         with pd.option_context("display.max_colwidth", None):  # a cell that is cut off loses its closing bracket
-            text = self.to_string(formatters=self._formatters(), max_rows=60) if with_floats else super().__repr__()
+            text = (
+                self.to_string(formatters=self._formatters(), max_rows=_MAX_ROWS) if with_floats else super().__repr__()
+            )
         return "\n".join([text, *self._emulated()])
 
     def _repr_html_(self) -> str:
         with pd.option_context("display.max_colwidth", None):
-            table = self.to_html(formatters=self._formatters(), max_rows=60, border=0, notebook=True)
+            table = self.to_html(formatters=self._formatters(), max_rows=_MAX_ROWS, border=0, notebook=True)
         return "".join([style_measurements(table), *(f"<p>{as_html(text)}</p>" for text in self._emulated())])
 
     def _emulated(self) -> list[str]:

@@ -8,8 +8,11 @@ Where styles are stripped, as on GitHub, it is simply the number.
 from __future__ import annotations
 
 import html
+import os
 import re
+from pathlib import Path
 
+import labkit
 from labkit.base.notebook import display
 
 # The notebook test (tests/nbval_sanitize.cfg) hides the element with its tag, so no digit may
@@ -21,6 +24,7 @@ _TAGS = {
     'style="border-bottom: thin dashed; cursor: help">',
 }
 _BRACKETS = re.compile(r"\[([~≈])(?:[ \u00a0]|&nbsp;)+([^\[\]\n]*?)(?:[ \u00a0]|&nbsp;)*\]")
+_PLACES = re.compile(r"\blabkit/((?:dp|shard|pipe)\.py), line \d+")
 _SENTENCES = '<div style="white-space: pre-wrap; line-height: 1.5; margin: 0">{}</div>'
 _COLUMNS = '<pre style="white-space: pre-wrap; line-height: 1.4; margin: 0">{}</pre>'  # GitHub keeps that it is a pre
 
@@ -28,9 +32,20 @@ _COLUMNS = '<pre style="white-space: pre-wrap; line-height: 1.4; margin: 0">{}</
 def as_html(text: str) -> str:
     """Return text as HTML, in which ``[~ 0.034 s]`` and ``[≈ 0.7627]`` are numbers in a style.
 
-    Everything else is shown as it is: HTML in it is escaped, and line ends stay line ends.
+    A place in a student file, ``labkit/dp.py, line 42``, is a link that opens it. Everything else
+    is shown as it is: HTML in it is escaped, and line ends stay line ends.
     """
-    return style_measurements(html.escape(text))
+    return link_places(style_measurements(html.escape(text)))
+
+
+def link_places(page: str) -> str:
+    """Return HTML or Markdown in which each place in a student file is a link to that file."""
+    return _PLACES.sub(_link, page)
+
+
+def _link(place: re.Match[str]) -> str:
+    file = os.path.relpath(Path(labkit.__path__[0]) / place[1])  # JupyterLab opens a link from the notebook's folder
+    return f'<a href="{Path(file).as_posix()}">{place[0]}</a>'
 
 
 def style_measurements(page: str) -> str:

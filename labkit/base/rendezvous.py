@@ -105,6 +105,12 @@ def without_name_server() -> Iterator[None]:
         configure(b"hosts", usual[1].encode() if usual else b"files dns")
 
 
+def free_port() -> int:
+    """Return a port that is free on all interfaces, as torch's store wants it."""
+    with socket.create_server(("", 0)) as server:
+        return int(server.getsockname()[1])
+
+
 def listen(host: str, port: int) -> int:
     """Return a socket that listens at ``host:port`` only, as a descriptor that the caller owns.
 

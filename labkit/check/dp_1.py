@@ -59,7 +59,7 @@ def partition_follows_its_index(case: Case, seen: Any) -> Finding:
     return gave != expected and f"Partition(data, [1, 0]) gave {gave}, expected data[1], data[0]: {expected}"
 
 
-@TASK.claim(CUTS, after=[partition_follows_its_index])
+@TASK.claim(CUTS)
 def each_sample_is_in_one_shard(case: Case, seen: Any) -> Finding:
     """Every sample is in exactly one shard."""
     if (count := len(seen["shards"])) != len(case.sizes):
@@ -75,7 +75,7 @@ def _not_each_once(case: Case, shards: list[list[int]]) -> str:
     return f"it gave {repeated} of {case.samples} more than once" if repeated else ""
 
 
-@TASK.claim(CUTS, after=[each_sample_is_in_one_shard])
+@TASK.claim(CUTS)
 def shards_have_their_sizes(case: Case, seen: Any) -> Finding:
     """A shard is within one sample of its fraction, and equal fractions differ by at most one
     sample."""
@@ -86,7 +86,7 @@ def shards_have_their_sizes(case: Case, seen: Any) -> Finding:
     return (off or uneven) and f"it gave shards of {lengths}, expected each within one sample of {expected}"
 
 
-@TASK.claim([LARGE], after=[each_sample_is_in_one_shard])
+@TASK.claim([LARGE])
 def samples_are_shuffled(case: Case, seen: Any) -> Finding:
     """The samples are shuffled before they are cut."""
     shards = [shard for shard in seen["shards"] if len(shard) > 1]
@@ -95,7 +95,7 @@ def samples_are_shuffled(case: Case, seen: Any) -> Finding:
     return (in_order or near) and f"a shard is {'in the order of' if in_order else 'from one half of'} the data set"
 
 
-@TASK.claim([LARGE], after=[samples_are_shuffled])
+@TASK.claim([LARGE])
 def seed_alone_decides(case: Case, seen: Any) -> Finding:
     """Every rank cuts the same shards, each time, and others with another seed."""
     if seen["again"] != seen["shards"]:
@@ -109,7 +109,7 @@ def data_stays(case: Case, seen: Any) -> Finding:
     return seen["data"] != case.data() and "the data set was changed in place"
 
 
-@TASK.claim(LOADS, after=[shards_have_their_sizes, seed_alone_decides])
+@TASK.claim(LOADS)
 def loaders_give_their_shards(case: Case, seen: Any) -> Finding:
     """The ranks' loaders together give every sample exactly once, each in its shard's order."""
     for loaded in seen["batches"]:
@@ -123,7 +123,7 @@ def loaders_give_their_shards(case: Case, seen: Any) -> Finding:
             return f"rank {rank} loaded its shard in another order than DataPartitioner's"
 
 
-@TASK.claim(LOADS, after=[loaders_give_their_shards])
+@TASK.claim(LOADS)
 def batches_are_as_asked_for(case: Case, seen: Any) -> Finding:
     """Each rank takes floor(batch_size / world_size) samples at once, and collate_fn makes a batch
     of them."""

@@ -1,170 +1,71 @@
-"""dp.2: run_processes and setup, with ranks that work, with one that fails, and interrupted.
-
-Imports nothing of the student's at the top: the processes that run_processes starts import it too.
-"""
+"""dp.2: setup makes a process group of three ranks, at a port that it is given."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import io
-import json
-import logging
 import os
-import signal
 import socket
-import sys
-import tempfile
-import time
-from collections.abc import Callable
-from multiprocessing import context, popen_fork, popen_spawn_posix, reduction
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from labkit.base.rendezvous import free_port
 from labkit.check.harness import Finding, TaskClaims
 
-FAILURE = "this rank was told to fail"
-
-
-def work(file: Path, port: int, caller: int, rank: int, world_size: int, backend: str) -> None:
-    """Join the group, and report what this rank was given, and what it is in the group.
-
-    Rank 0 ends first, and the others only after its process: the last rank, then the one before.
-    """
-    import psutil
-    import torch.distributed as dist
-
-    from labkit import dp
-
-    if os.getpid() == caller:
-        raise RuntimeError(f"rank {rank} ran in the process that called run_processes: start one for it too")
-    dp.setup(rank, world_size, backend, master_port=port)
-    processes = [0] * dist.get_world_size()
-    dist.all_gather_object(processes, os.getpid())
-    if rank > 0:
-        with contextlib.suppress(psutil.Error):  # it has gone already, or stays
-            psutil.Process(processes[0]).wait(timeout=3)
-        time.sleep(0.3 * (world_size - rank))  # a run_processes that does not wait for all has returned by then
-    given, found = (rank, world_size, backend), (dist.get_rank(), dist.get_world_size(), dist.get_backend())
-    with file.open("a") as reports:
-        reports.write(json.dumps([given, found]) + "\n")
-
-
-def run_until_ended(file: Path, port: int, caller: int, rank: int, world_size: int, backend: str) -> None:
-    """Run until this rank is ended, or report that it was not.
-
-    Rank 1 fails, and a single rank interrupts the process that called run_processes.
-    """
-    if rank == 1:
-        raise RuntimeError(FAILURE)
-    if world_size == 1:
-        time.sleep(0.5)  # until run_processes waits: it cannot end a rank that it is still starting
-        os.kill(caller, signal.SIGINT)
-    time.sleep(6)
-    file.write_text(json.dumps("not ended"))
+ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
 
 
 class Case(NamedTuple):
-    """``run_processes(fn, ranks, "gloo")``, which ``raises`` or returns."""
+    """Ranks that leave the group that they are in, and call setup."""
 
-    name: str
-    fn: Callable[..., None]
-    ranks: int
-    raises: bool = True
+    world_size: int = 3
 
     def __str__(self) -> str:
-        return self.name
+        return ""
 
     def observe(self) -> Any:
-        import psutil
+        import torch.distributed as dist
 
         from labkit import dp
 
-        _prepare()
-        this, error = psutil.Process(), None
-        before = {*this.children(recursive=True)}
-        with socket.create_server(("", 0)) as server:  # free on all interfaces, as torch's store wants it
-            port = server.getsockname()[1]
-        with tempfile.NamedTemporaryFile() as reports:
-            fn = functools.partial(self.fn, Path(reports.name), port, this.pid)
-            try:
-                dp.run_processes(fn, self.ranks, "gloo")
-            except (Exception, KeyboardInterrupt) as raised:
-                if not self.raises:
-                    raise
-                error = str(raised)
-            seen = [json.loads(line) for line in reports]
-            _, left = psutil.wait_procs({*this.children(recursive=True)} - before, timeout=0.5)
-            for process in left:
-                process.kill()
-        return {"error": error, "left": len(left), "reports": seen}
+        rank, port = dist.get_rank(), [free_port()]
+        dist.broadcast_object_list(port)
+        dist.destroy_process_group()
+        for name in ENVIRONMENT:
+            os.environ.pop(name, None)  # as in a terminal
+        dp.setup(rank, self.world_size, "gloo", master_port=port[0])
+        there: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(there, dist.get_rank())
+        return {"there": there, "found": (dist.get_rank(), dist.get_backend()), "at_port": _is_open(port[0])}
 
 
-class Forked(popen_fork.Popen):
-    """A process of what can be pickled, as a spawned one is, but with the torch of this one."""
-
-    def _launch(self, process: Any) -> None:
-        context.set_spawning_popen(self)  # type: ignore[arg-type]
-        try:
-            reduction.dump(process, io.BytesIO())
-        finally:
-            context.set_spawning_popen(None)
-        super()._launch(process)  # type: ignore[misc]
+def _is_open(port: int) -> bool:
+    """Return whether somebody listens at a port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _prepare() -> None:
-    """Fork what would be spawned, where that is safe, and have torch log nothing."""
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"):
-        os.environ.pop(name, None)  # the processes to come are not ranks of launch's
-    if sys.platform == "linux":
-        popen_spawn_posix.Popen = Forked  # type: ignore
-    logging.disable()  # else the numbers of processes that it ends
-
-
-WORKING = Case("with 3 ranks, of which rank 0 ends first", work, 3, raises=False)
-FAILING = Case("with 2 ranks, of which rank 1 fails", run_until_ended, 2)
-INTERRUPTED = Case("with 1 rank, interrupted from the keyboard", run_until_ended, 1)
+CASE = Case()
 CALLS = ["_check_backend(backend)", "_check_rank(rank, world_size)", "_prepare_to_meet(master_addr, master_port)"]
 TASK = TaskClaims(
-    given=["_run_rank", "_check_backend", "_check_rank", "_prepare_to_meet", *CALLS],
-    waits="a rank that is never started, or never ended",
+    given=["_check_backend", "_check_rank", "_prepare_to_meet", *CALLS],
+    waits="a rank that waits for others than world_size says, or in another place than they",
 )
 
 
-@TASK.claim([WORKING])
-def a_process_for_each_rank(case: Case, seen: Any) -> Finding:
-    """Each rank runs once, in a process of its own, and is told its rank, world size and
-    backend."""
-    given = sorted(report[0] for report in seen["reports"])
-    expected = [[rank, case.ranks, "gloo"] for rank in range(case.ranks)]
-    if len(given) < case.ranks and all(each in expected for each in given):
-        return f"run_processes returned after fn was done on {len(given)} of them. Wait for all: only then is context.join() True"
-    return given != expected and f"fn was called with {given}, expected {expected}: start one process for each rank"
-
-
-@TASK.claim([WORKING], after=[a_process_for_each_rank])
+@TASK.claim([CASE])
 def ranks_form_a_group(case: Case, seen: Any) -> Finding:
     """setup makes one process group of all ranks, in which each has its rank."""
-    for given, found in seen["reports"]:
-        if found != given:
-            return f"a rank told {tuple(given)} found itself {tuple(found)}: pass on its rank, world size and backend"
+    everyone = list(range(case.world_size))
+    for rank, each in enumerate(seen):
+        if each["found"] != [rank, "gloo"] or each["there"] != everyone:
+            found, backend = each["found"]
+            return (
+                f"a rank told that it is rank {rank} of {case.world_size}, on gloo, found itself rank {found} in a group of "
+                f"ranks {each['there']}, on {backend}: pass on its rank, world size and backend"
+            )
 
 
-@TASK.claim([FAILING], after=[a_process_for_each_rank])
-def a_failure_ends_all(case: Case, seen: Any) -> Finding:
-    """A rank that fails ends the others, at once, and makes run_processes raise what it raised."""
-    if seen["reports"]:
-        return (
-            "rank 0 still ran to its end: wait for whichever rank ends first (context.join does), then end the others"
-        )
-    if seen["error"] is None:
-        return "run_processes returned as if all were well: look at how each process ended"
-    return FAILURE not in seen["error"] and "what it raised does not say why: let the error of context.join() through"
-
-
-@TASK.claim([WORKING, FAILING, INTERRUPTED], after=[a_process_for_each_rank])
-def no_process_is_left(case: Case, seen: Any) -> Finding:
-    """However run_processes comes to its end, none of its processes is left."""
-    return seen["left"] and (
-        f"{seen['left']} of {case.ranks} were still running. Wait in a try block, and end and join all of them in its finally"
+@TASK.claim([CASE])
+def ranks_meet_at_the_port(case: Case, seen: Any) -> Finding:
+    """The ranks meet at the port that setup is given."""
+    return not seen[0]["at_port"] and (
+        "nobody listens there, so they have met at another one, which may be taken: use master_port, whatever it is"
     )

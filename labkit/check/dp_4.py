@@ -94,9 +94,9 @@ def averaging(plain: Case) -> TaskClaims:
     """Return a task of what must hold in whatever way the gradients are averaged."""
     task = TaskClaims()
     task.claim([plain])(calls_have_ended)
-    task.claim([plain, plain._replace(special=NONE)], after=[calls_have_ended])(mean_is_the_gradient_of_the_batch)
+    task.claim([plain, plain._replace(special=NONE)])(mean_is_the_gradient_of_the_batch)
     for holds in (gradients_change_in_place, each_gradient_travels_by_itself):
-        task.claim([plain], after=[mean_is_the_gradient_of_the_batch])(holds)
+        task.claim([plain])(holds)
     return task
 
 

@@ -83,7 +83,7 @@ TASK = TaskClaims(given=["_exchange"])
 TASK.claim(CASES[:1])(calls_have_ended)
 
 
-@TASK.claim(CASES, after=[calls_have_ended])
+@TASK.claim(CASES)
 def the_sum_is_everywhere(case: Case, seen: Any) -> Finding:
     """Every rank's tensor becomes the sum of all, in place, whatever its size, shape, strides and
     dtype."""
@@ -174,7 +174,7 @@ def _parts(value: float, n: int) -> _Parts:
     return _Parts(times)
 
 
-@TASK.claim(ROUNDED, after=[the_sum_is_everywhere])
+@TASK.claim(ROUNDED)
 def ranks_agree(case: Case, seen: Any) -> Finding:
     """All ranks end up with the same numbers, to the last bit, and these are the sum up to
     rounding."""
@@ -185,7 +185,7 @@ def ranks_agree(case: Case, seen: Any) -> Finding:
     return not right and f"they differ from the sum by more than rounding: {SIZES}"
 
 
-@TASK.claim(ROUNDED, after=[the_sum_is_everywhere])
+@TASK.claim(ROUNDED)
 def messages_go_round_the_ring(case: Case, seen: Any) -> Finding:
     """A rank sends 2 (N - 1) / N of the tensor's bytes, to a neighbour in the ring, and calls no
     collective."""

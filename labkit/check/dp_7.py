@@ -201,7 +201,7 @@ def each_bucket_leaves_in_turn_and_in_time(step: Step) -> Finding:
     return f"it ended while {expected - what} of the buckets were still on their way. Wait for each of them"
 
 
-@TASK.claim(CASES, after=[each_bucket_leaves_in_turn_and_in_time])
+@TASK.claim(CASES)
 @in_each_step
 def gradients_are_averaged(step: Step) -> Finding:
     """Afterwards each gradient, also if unused or from no_sync, is the mean over the ranks, and in

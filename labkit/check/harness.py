@@ -24,22 +24,22 @@ A task is one file, such as ``dp_6.py``. It holds cases, and claims:
         lost = set(range(len(case.sizes))) - set(sum(seen, []))
         return lost and f"it gave {seen}: no bucket has parameter {min(lost)}. Forgot the last?"
 
-    @TASK.claim(CASES, after=[each_parameter_is_in_one_bucket])
+    @TASK.claim(CASES)
     def …
 
 The docstring says what must hold. The claim is called for one case after the other: it returns what
 is wrong and what to do, or something falsy where it holds. The first case in which it does not hold
-makes its finding. It is not tried while a claim in ``after`` does not hold. Claims stand in the
-order in which they are tried: causes before their consequences.
+makes its finding. Claims stand in the order in which they are tried, causes before consequences,
+and the first that does not hold is the last.
 
-A case is observed once, when a claim first needs it. So a claim with ``after`` may have cases that
-are only safe, or only mean something, where the earlier claim holds. A case with a ``world_size``
+A case is observed once, when a claim first needs it. So a claim may have cases that are only safe,
+or only mean something, where the earlier claims hold. A case with a ``world_size``
 (a field or a class attribute) is observed in that many ranks, in a process group on gloo; then
 ``seen`` is a list in rank order. Ranks stay from one case to the next, so a case puts back what it
 changes in them.
 
-No case is observed after one that raises, does not end, or ends its process or process group. That
-is reported once, and claims that have found nothing wrong by then are not tried.
+A case that raises, does not end, or ends its process or process group ends the check, and is its
+finding.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ from labkit.check.observer import ENDS, IS_IMPORTED, Observer, named
 from labkit.check.result import CheckResult, Claim
 from labkit.todo import missing, task_file
 
-NOT_SEEN = "not tried, because the answer did not run to its end"
 Finding = Any  # of a claim: what is wrong and what to do, or something falsy
 Holds = Callable[[Any, Any], Finding]  # a claim: given a case, and what was seen of it
 
@@ -64,7 +63,6 @@ Holds = Callable[[Any, Any], Finding]  # a claim: given a case, and what was see
 class _Check(NamedTuple):
     holds: Holds
     cases: Sequence[Any]
-    after: Sequence[Holds]
 
 
 class TaskClaims:
@@ -79,11 +77,11 @@ class TaskClaims:
         self.given, self.first, self.waits = given, first, waits
         self.checks: list[_Check] = []
 
-    def claim(self, cases: Sequence[Any], after: Sequence[Holds] = ()) -> Callable[[Any], Any]:
-        """Add the decorated function as a claim, to be tried on ``cases`` once ``after`` hold."""
+    def claim(self, cases: Sequence[Any]) -> Callable[[Any], Any]:
+        """Add the decorated function as a claim, to be tried on ``cases``."""
 
         def add(holds: Holds) -> Holds:
-            self.checks.append(_Check(holds, cases, after))
+            self.checks.append(_Check(holds, cases))
             return holds
 
         return add
@@ -93,7 +91,7 @@ _right: dict[str, bytes] = {}  # by task, its file as it was when the answer was
 
 
 def check(task: str, hint: int | None = None) -> CheckResult:
-    """Judge ``task``, such as ``"dp.1"``, by its file on disk: what is right, and what is wrong.
+    """Judge ``task``, such as ``"dp.1"``, by its file on disk: what is right, what is first wrong.
 
     The answer runs in new processes, so an edit counts at once, and check survives an endless loop
     or a crash. It takes a few seconds at most, longer only where the answer does not end by
@@ -136,30 +134,27 @@ def _has_to_come_first(task: str) -> Claim | None:
         return None
     if result.todo:
         return Claim(ENDS, f"{task} has to be done first ({result.todo.partition(': ')[2]})")
-    if result.claims[0].text == IS_IMPORTED:
-        return result.claims[0]
+    if result.claims[-1].text == IS_IMPORTED:
+        return result.claims[-1]
     return Claim(ENDS, f'{task} has to be right first: check("{task}") says what is wrong')
 
 
 def _judge(name: str, task: TaskClaims) -> CheckResult:
-    tried: dict[Holds, Claim] = {}
+    claims: list[Claim] = []
     with Observer(Source(task_file(name), task.given), task.waits) as observer:
         for each in task.checks:
-            tried[each.holds] = _try(each, observer, tried)
-    claims = tuple(tried.values())
-    if observer.failure:
-        claims = (observer.failure, *claims)
-    return CheckResult(name, claims)
+            claims.append(_try(each, observer))
+            if not claims[-1].holds:
+                break
+    return CheckResult(name, tuple(claims))
 
 
-def _try(check: _Check, observer: Observer, tried: dict[Holds, Claim]) -> Claim:
+def _try(check: _Check, observer: Observer) -> Claim:
+    """Return whether a claim holds in all its cases, or what keeps one from being observed."""
     text = sentence(check.holds)
-    for cause in (tried[claim] for claim in check.after):
-        if not cause.holds:
-            return Claim(text, None, cause.not_tried or f"not tried, because this does not hold yet: {cause.text}")
     for case in check.cases:
-        if not observer.sees(case):
-            return Claim(text, None, NOT_SEEN)
+        if failure := observer.observe(case):
+            return failure
         try:
             wrong: Any = check.holds(case, observer.observations[id(case)])
         except Exception as error:  # what the answer gave has a form that nobody thought of

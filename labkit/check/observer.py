@@ -35,25 +35,23 @@ def observed(case):
 
 
 class Observer(contextlib.ExitStack):
-    """Observes each case once, in ranks that stay, until one cannot be: ``failure`` says why."""
+    """Observes each case once, in ranks that stay."""
 
     def __init__(self, source: Source, waits: str):
         super().__init__()
         self.observations: dict[int, Any] = {}  # by the case's id
-        self.failure: Claim | None = None
         self._source, self._waits = source, waits
         self._started: dict[int | None, Any] = {}
 
-    def sees(self, case: Any) -> bool:
-        """Return whether ``case`` could be observed: by each rank, if it has a ``world_size``."""
-        if id(case) not in self.observations and not self.failure:
-            self.failure = self._observe(case)
-        return id(case) in self.observations
+    def observe(self, case: Any) -> Claim | None:
+        """Keep what is seen of ``case``, by each rank if it has a ``world_size``.
 
-    def _observe(self, case: Any) -> Claim | None:
-        """Keep what is seen of ``case``, or return what stops its answer."""
+        Or return what stops its answer.
+        """
         from labkit.launch import LaunchTimeout, RankError
 
+        if id(case) in self.observations:
+            return None
         world_size = getattr(case, "world_size", None)
         waits = self._waits or ("" if world_size is None else WAITS_FOR_RANKS)
         try:

@@ -151,7 +151,7 @@ def compute_does_its_schedule(case: Case, seen: Any) -> Finding:
             return f"it ran partition {j} in {where}. Hand each task to the worker of its partition: self._workers[j].put(task)"
 
 
-@TASK.claim(CLOCKS, after=[compute_does_its_schedule])
+@TASK.claim(CLOCKS)
 def results_take_their_places(case: Case, seen: Any) -> Finding:
     """compute puts each result in its micro-batch's place, and keeps nothing inside no_grad()."""
     expected = {i: f"micro-batch {i} after partition {j}" for i, j in case.schedule or ()}
@@ -162,7 +162,7 @@ def results_take_their_places(case: Case, seen: Any) -> Finding:
     return seen["kept"] and f"inside torch.no_grad() it gave a result that requires gradients. {why}"
 
 
-@TASK.claim(CLOCKS, after=[compute_does_its_schedule])
+@TASK.claim(CLOCKS)
 def tasks_have_their_numbers(case: Case, seen: Any) -> Finding:
     """A task is recorded as what it is: stage j, micro-batch i."""
     expected = sorted((j, i) for i, j in case.schedule or ())
@@ -174,7 +174,7 @@ def tasks_have_their_numbers(case: Case, seen: Any) -> Finding:
             return f"its span {name!r} was recorded as (stage, micro_batch) {found}, expected {expected}. {why}"
 
 
-@TASK.claim(BATCHES, after=[results_take_their_places])
+@TASK.claim(BATCHES)
 def output_is_that_of_the_module(case: Case, seen: Any) -> Finding:
     """Micro-batches have split_size rows or the rest, and the output is the plain module's."""
     sizes = [min(case.split_size, case.rows - start) for start in range(0, case.rows, case.split_size)]
@@ -192,7 +192,7 @@ def output_is_that_of_the_module(case: Case, seen: Any) -> Finding:
             return f"row {row} of the output is {found}, expected {expected}. {advice}"
 
 
-@TASK.claim(BATCHES, after=[output_is_that_of_the_module])
+@TASK.claim(BATCHES)
 def gradients_are_those_of_the_module(case: Case, seen: Any) -> Finding:
     """Backward gives the gradients of the plain module, of its parameters and of the input."""
     names = ["the input", *(f"the weight of partition {j}" for j in range(3))]
@@ -202,14 +202,14 @@ def gradients_are_those_of_the_module(case: Case, seen: Any) -> Finding:
             return f"the gradient of {name} {wrong}. Autograd has to see everything between the input and the output"
 
 
-@TASK.claim([Case(meets=True)], after=[output_is_that_of_the_module])
+@TASK.claim([Case(meets=True)])
 def tasks_of_a_clock_run_at_the_same_time(case: Case, seen: Any) -> Finding:
     """The tasks of a clock run at the same time, in forward too."""
     why = "Hand out all tasks of the clock before you wait for one, and give each clock as a whole to compute"
     return seen["missed"] and f"{AT_ONCE} did not run at the same time. {why}"
 
 
-@TASK.claim([Case(rows=3, split_size=2, meta=True)], after=[output_is_that_of_the_module])
+@TASK.claim([Case(rows=3, split_size=2, meta=True)])
 def each_partition_works_on_its_device(case: Case, seen: Any) -> Finding:
     """Micro-batches go to each partition's device, and concatenate joins them on the last one."""
     for j, _, _, device, _ in seen["calls"]:
@@ -222,7 +222,7 @@ def each_partition_works_on_its_device(case: Case, seen: Any) -> Finding:
     return seen["error"] != "ValueError" and f"the output was put {why}"
 
 
-@TASK.claim(FAILS, after=[output_is_that_of_the_module])
+@TASK.claim(FAILS)
 def the_first_error_is_raised(case: Case, seen: Any) -> Finding:
     """The first error in the schedule is raised itself, once all tasks of the clock have ended."""
     if not seen["error"]:

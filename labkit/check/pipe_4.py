@@ -78,7 +78,7 @@ def the_model_comes_back_and_can_call_what_it_has(case: Case, seen: Any) -> Find
     return not takes_all and f"gpt2.transformer.h is {h}. {why}"
 
 
-@TASK.claim([CALLED], after=[the_model_comes_back_and_can_call_what_it_has])
+@TASK.claim([CALLED])
 def each_device_has_a_worker_that_runs_its_blocks(case: Case, seen: Any) -> Finding:
     """The model's own blocks run once a micro-batch, in a worker for each device."""
     for block, (calls, expected) in enumerate(zip(seen["calls"], WORKERS, strict=True)):
@@ -92,7 +92,7 @@ def each_device_has_a_worker_that_runs_its_blocks(case: Case, seen: Any) -> Find
             return f"block {block} ran in the worker {min(workers)!r}, expected {expected!r}"
 
 
-@TASK.claim([CALLED, GENERATING], after=[each_device_has_a_worker_that_runs_its_blocks])
+@TASK.claim([CALLED, GENERATING])
 def output_and_gradients_stay(case: Case, seen: Any) -> Finding:
     """Output and gradients are what they were, also with a mask and a cache, as in generation."""
     for name, value in seen["before"].items():
@@ -101,7 +101,7 @@ def output_and_gradients_stay(case: Case, seen: Any) -> Finding:
             return f"{name} is {'missing' if now is None else 'not what it was before'}"
 
 
-@TASK.claim([CALLED], after=[output_and_gradients_stay])
+@TASK.claim([CALLED])
 def parameters_keep_their_names(case: Case, seen: Any) -> Finding:
     """The parameters have the names that they had, so that what was saved can be loaded."""
     old, new = (min(names, default="nothing") for names in seen["names"])

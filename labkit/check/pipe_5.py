@@ -206,25 +206,25 @@ def each_op_is_received_run_and_sent(case: Case, seen: Any) -> Finding:
     return _first_difference(case, seen, f"Take the ops of self.schedule.ops[self.rank] in turn: {todo}")
 
 
-@TASK.claim(SPLIT, after=[each_op_is_received_run_and_sent])
+@TASK.claim(SPLIT)
 def a_split_backward_pass_is_two_ops(case: Case, seen: Any) -> Finding:
     """Where backward is split, I computes the input's gradient, and W, later, the weights'."""
     return _first_difference(case, seen, "I is input_grad, and receives and sends as B does; W is weight_grad alone")
 
 
-@TASK.claim(SEVERAL, after=[a_split_backward_pass_is_two_ops])
+@TASK.claim(SEVERAL)
 def a_rank_may_have_several_stages(case: Case, seen: Any) -> Finding:
     """A rank may have several stages, the first and the last among them."""
     return _first_difference(case, seen, "Here a rank has several stages: go by op.stage, not by the rank")
 
 
-@TASK.claim(FAILING, after=[each_op_is_received_run_and_sent])
+@TASK.claim(FAILING)
 def an_error_of_a_stage_ends_the_step(case: Case, seen: Any) -> Finding:
     """Where a stage raises, the step ends with that error, and runs and sends nothing more."""
     return _first_difference(case, seen, "Let it through: so all ranks end, and none waits")
 
 
-@TASK.claim([*ONE_STAGE, *SPLIT, *SEVERAL], after=[a_rank_may_have_several_stages])
+@TASK.claim([*ONE_STAGE, *SPLIT, *SEVERAL])
 def loss_and_gradients_are_those_of_one_process(case: Case, seen: Any) -> Finding:
     """The loss, on the rank of the last stage alone, and gradients are those of one process."""
     for number, step in enumerate(seen):

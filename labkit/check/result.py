@@ -1,16 +1,15 @@
-"""Show the claims about an answer: which of them hold, and what is wrong with the others."""
+"""Show the claims about an answer: which of them hold, and what is wrong with the first other."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labkit.base.measurement_html import as_html
 from labkit.base.texts import shorten
 from labkit.check.hints import HINTS
 
-COLOURS = {"✓": "#0072b2", "✗": "#d55e00", "–": "#767676", "!": "#d55e00"}
+COLOURS = {"✓": "#0072b2", "✗": "#d55e00", "!": "#d55e00"}
 WIDTH = 100  # of a hint as text, in characters
 MAX_SHOWN = 1_500  # characters of what is wrong: an answer may return anything
 
@@ -20,13 +19,10 @@ class Claim:
     """Something that must hold of an answer.
 
     ``wrong`` is None if it does, else what is wrong and what to do; of a long text, head and tail.
-    ``not_tried`` says why something else that is wrong kept it from being tried; then ``wrong`` is
-    None too.
     """
 
     text: str
     wrong: str | None
-    not_tried: str | None = None
 
     def __post_init__(self) -> None:
         if self.wrong:
@@ -34,21 +30,21 @@ class Claim:
 
     @property
     def holds(self) -> bool:
-        return self.mark == "✓"
+        return self.wrong is None
 
     @property
     def mark(self) -> str:
-        return "–" if self.not_tried else "✓" if self.wrong is None else "✗"
+        return "✓" if self.holds else "✗"
 
 
 @dataclass(frozen=True)
 class CheckResult:
     """What :func:`labkit.check.check` found.
 
-    ``claims`` are all that was judged; ``findings`` says what is wrong. An unfilled task has no
-    claims: its only finding is ``TODO dp.1: labkit/dp.py, line 42``. ``hints`` are shown under the
-    result. ``warnings`` say what the task's file uses and should not (``restrictions.toml``); they
-    fail nothing.
+    ``claims`` are those that were tried, the last of which may not hold; ``findings`` says what is
+    wrong. An unfilled task has no claims: its only finding is ``TODO dp.1: labkit/dp.py, line 42``.
+    ``hints`` are shown under the result. ``warnings`` say what the task's file uses and should not
+    (``restrictions.toml``); they fail nothing.
     """
 
     task: str
@@ -65,29 +61,16 @@ class CheckResult:
     def findings(self) -> list[str]:
         if self.todo:
             return [self.todo]
-        wrong = [f"{claim.text}: {claim.wrong}" for claim in self.claims if claim.wrong]
-        return wrong or [f"{claim.text}: {claim.not_tried}" for claim in self.claims if claim.not_tried]
+        return [f"{claim.text}: {claim.wrong}" for claim in self.claims if claim.wrong]
 
     @property
     def _headline(self) -> str:
-        if self.todo or self.passed:
-            return self.todo or f"{self.task} is right"
-        marks = [claim.mark for claim in self.claims]
-        rest = f", {marks.count('–')} not tried" if "–" in marks else ""
-        return f"{self.task} is not right yet: {marks.count('✓')} of {len(marks)} claims hold{rest}"
-
-    def _reasons(self) -> Iterator[tuple[Claim, str]]:
-        """Yield each claim with why it does not hold; why some are not tried is said only once."""
-        said = ""
-        for claim in self.claims:
-            reason = claim.wrong or claim.not_tried or ""
-            yield claim, "" if reason == said else reason
-            said = claim.not_tried or said
+        return self.todo or f"{self.task} is {'right' if self.passed else 'not right yet'}"
 
     def __repr__(self) -> str:
         lines = [self._headline]
-        for claim, reason in self._reasons():
-            lines += [f"  {claim.mark} {claim.text}", *(f"      {line}" for line in reason.splitlines())]
+        for claim in self.claims:
+            lines += [f"  {claim.mark} {claim.text}", *(f"      {line}" for line in (claim.wrong or "").splitlines())]
         lines += [f"  ! {warning}" for warning in self.warnings]
         for number, hint in enumerate(self.hints, 1):
             lines += textwrap.wrap(f"hint {number} of {len(HINTS[self.task])}: {hint}", WIDTH, subsequent_indent="  ")
@@ -95,9 +78,9 @@ class CheckResult:
 
     def _repr_html_(self) -> str:
         items = ""
-        for claim, reason in self._reasons():
+        for claim in self.claims:
             mark = _coloured(claim.mark)
-            why = as_html(reason).replace("\n", "<br>")
+            why = as_html(claim.wrong or "").replace("\n", "<br>")
             why = why and f'<div style="margin-left: 1.5em">{why}</div>'
             items += f"<li>{mark} {as_html(claim.text)}{why}</li>"
         items += "".join(f"<li>{_coloured('!')} {as_html(warning)}</li>" for warning in self.warnings)

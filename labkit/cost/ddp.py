@@ -92,7 +92,7 @@ def _check_gradients(ready_s: Sequence[float], sizes_bytes: Sequence[float]) -> 
 
 def check_buckets(buckets: Sequence[Sequence[int]], n_parameters: int) -> None:
     """Raise unless every parameter is in exactly one bucket, as ``assign_buckets`` gives them."""
-    expected = f"an index of {n_parameters} parameters, from 0 on"
+    expected = f"an index of {n_parameters} parameters, counted from 0"
     bucket_of: dict[int, int] = {}
     for k, bucket in enumerate(buckets):
         if not hasattr(bucket, "__len__"):

@@ -110,7 +110,7 @@ def fit_host_s(calls: Sequence[float], times_s: Sequence[float], predicted_s: Se
         check_seconds(f"predicted_s[{i}]", predicted)
     if not any(calls):
         raise ValueError(
-            "no measurement has a call in it, expected at least one: without it there is no cost of a call to fit"
+            "no measurement makes a call, expected at least one: without it the cost of a call cannot be fitted"
         )
     beyond = sum(n * (time - predicted) for n, time, predicted in zip(calls, times_s, predicted_s, strict=True))
     return max(0.0, float(beyond / sum(n * n for n in calls)))

@@ -75,7 +75,7 @@ class Submission(NamedTuple):
 def read_submission(archive: Path) -> Submission:
     """Return the student files and the manifest of an archive; nothing else of it is unpacked.
 
-    They may stand in one folder, as where somebody has packed the archive anew.
+    They may be in one folder, as when an archive was unpacked and packed again.
 
     Raises ValueError, with what to do, for a file that cannot be read as such an archive: damaged,
     encrypted, too large, packed by another method than zip's usual one, or without a student file.
@@ -89,10 +89,10 @@ def read_submission(archive: Path) -> Submission:
     except OSError as error:
         raise ValueError(f"{archive} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # of a damaged zip file, zipfile raises nearly anything
-        raise ValueError(f"{archive} is not an archive that can be read: {error or type(error).__name__}") from None
+        raise ValueError(f"{archive} cannot be read as a zip archive: {error or type(error).__name__}") from None
     manifest = _manifest(found.pop(MANIFEST, b""))
     if not found:
-        raise ValueError(f"{archive} has neither {' nor '.join(STUDENT_FILES)}: expected what labkit submit makes")
+        raise ValueError(f"{archive} has neither {' nor '.join(STUDENT_FILES)}: expected an archive from labkit submit")
     return Submission(found, manifest, [*_remarks(found, manifest, there)])
 
 
@@ -126,7 +126,7 @@ def _remarks(
     found: Mapping[str, bytes], manifest: Mapping[str, Any], there: Mapping[str, list[zipfile.ZipInfo]]
 ) -> Iterator[str]:
     if not manifest:
-        yield f"it has no {MANIFEST} that can be read: labkit submit did not make it"
+        yield f"its {MANIFEST} is missing or cannot be read: labkit submit did not make it"
     hashes = manifest.get("sha256")
     for name in STUDENT_FILES:
         if name not in found:

@@ -166,7 +166,9 @@ def draw_figures(lab: Path) -> tuple[dict[str, bytes], list[str]]:
             names = listed([run.folder.relative_to(lab).as_posix() for run in latest])
             why = f"of {names}, {'; '.join(_differences(problem, latest))}"
         commands = " and ".join(wanted.command for wanted in problem.compared)
-        missing.append(f"submit_figures has nothing of problem {problem.number}: {why}. Make both alike: {commands}")
+        missing.append(
+            f"submit_figures has nothing for problem {problem.number}: {why}. Make both with the same settings: {commands}"
+        )
     return files, missing
 
 

@@ -41,7 +41,7 @@ def print_to_pdf(html: bytes, folder: Path) -> bytes:
     """
     chromium = find_chromium()
     if chromium is None:
-        raise NoPdf("there is no Chromium here; python -m playwright install chromium brings one")
+        raise NoPdf("there is no Chromium here; python -m playwright install chromium installs one")
     with tempfile.TemporaryDirectory(dir=folder, prefix="printing-", ignore_cleanup_errors=True) as scratch:
         page, pdf = Path(scratch) / "page.html", Path(scratch) / "page.pdf"
         page.write_bytes(html)

@@ -125,7 +125,7 @@ def _gpus() -> Fact:
     if not count and not machine.has_gpu_driver():
         return Fact("GPUs", "none: everything runs on the CPU, with gloo")
     if not count:
-        found = f"there is a driver, but torch can use no GPU: {'; '.join(gpus) or 'nvidia-smi shows none'}"
+        found = f"there is a driver, but torch cannot use any GPU: {'; '.join(gpus) or 'nvidia-smi shows none'}"
         advice = "compare nvidia-smi with the CUDA version of torch above, and look at CUDA_VISIBLE_DEVICES"
         return Fact("GPUs", found, advice)
     mode = "each takes one process or none, so no share_gpu=True: ask for compute mode Default (nvidia-smi -c 0)"
@@ -184,7 +184,9 @@ def _jupyter() -> Fact:
     try:
         versions = [f"{name} {importlib.metadata.version(name)}" for name in ("jupyterlab", "ipykernel", "ipywidgets")]
     except importlib.metadata.PackageNotFoundError as error:
-        return Fact("Jupyter", f"{error.name} is not installed", "run make setup", is_fault=True)
+        return Fact(
+            "Jupyter", f"{error.name} is not installed", "run make setup, or pip install 'labkit[lab]'", is_fault=True
+        )
     return Fact("Jupyter", ", ".join(versions))
 
 
@@ -227,7 +229,7 @@ def _hub() -> Fact:
     if hub.reachable():
         return Fact("hub", "the Hugging Face hub answers")
     found = "switched off by the environment" if hub.offline() else "not reachable"
-    return Fact("hub", found, "go on without it: sentences ship with the lab, or set LABKIT_DATA to a folder")
+    return Fact("hub", found, "go on without it: generated sentences ship with the lab, or set LABKIT_DATA to a folder")
 
 
 def _dotted(version: tuple[int, ...]) -> str:

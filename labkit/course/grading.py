@@ -78,7 +78,7 @@ def grade_folder(
     files = sorted(file for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
     archives = {file.stem: file for file in files if file.suffix.lower() == ".zip"}
     if not archives:
-        raise ValueError(f"there is no .zip in {folder}: expected a folder of what labkit submit makes")
+        raise ValueError(f"there is no .zip in {folder}: expected a folder of archives from labkit submit")
     if others := [file.name for file in files if file not in archives.values()]:
         say(f"left out, because they are not .zip: {', '.join(others)}")
     (out / "results").mkdir(parents=True, exist_ok=True)

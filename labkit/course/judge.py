@@ -55,7 +55,7 @@ class Stopped(Exception):
 class TaskResult(NamedTuple):
     """What was found of a task's answer, and how long that took.
 
-    ``claims`` are (text, mark, finding); a mark is ``✓``, ``✗`` or ``–``, not tried.
+    ``claims`` are (text, mark, finding) of those that were tried; a mark is ``✓`` or ``✗``.
     """
 
     task: str
@@ -235,7 +235,7 @@ def main(descriptor: int) -> None:
             os.chdir(Path(lab).parent)  # what an answer writes here is none of the lab's files
             sys.path[0], todo._PACKAGE = lab, Path(lab, "labkit")
             result = check(task)
-            claims = [(claim.text, claim.mark, claim.wrong or claim.not_tried or "") for claim in result.claims]
+            claims = [(claim.text, claim.mark, claim.wrong or "") for claim in result.claims]
             found = {"passed": result.passed, "claims": claims, "findings": result.findings}
             grader.send_bytes(json.dumps(found).encode())
 

@@ -294,16 +294,18 @@ def not_run(path: Path, cells: Sequence[NotebookNode]) -> str:
 
 
 def waiting(cells: Sequence[NotebookNode]) -> list[str]:
-    """Return the tasks and guesses that cells with ``%%needs`` were waiting for when they ran.
+    """Return the tasks and guesses that cells were waiting for when they ran.
 
-    Each is as the cell has printed it: ``TODO dp.3: labkit/dp.py, line 42``.
+    Each is as the cell has shown it: ``TODO dp.3: labkit/dp.py, line 42``.
     """
-    printed = (
-        "".join(output.get("text", "") for output in cell.outputs).strip()
+    shown = (
+        "".join(output.get("data", {}).get("text/plain", ""))
         for cell in cells
-        if cell.cell_type == "code" and cell.source.startswith("%%needs")
+        if cell.cell_type == "code"
+        for output in cell.outputs
     )
-    return sorted({each for text in printed if text.startswith(("TODO ", "GUESS ")) for each in text.split("; ")})
+    lines = (text for text in shown if text.startswith(("TODO ", "GUESS ")) and "\n" not in text)
+    return sorted({each for text in lines for each in text.split("; ")})
 
 
 def first_line(cell: NotebookNode) -> str:

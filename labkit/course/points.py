@@ -42,7 +42,7 @@ def read_points(file: Path = DEFAULT_POINTS) -> Points:
         if task not in TASKS:
             raise ValueError(f"{file}: there is no task {task!r}, expected some of: {', '.join(TASKS)}")
         if type(worth) not in (int, float) or not 0 <= worth < math.inf:
-            raise ValueError(f"{file}: {task} is worth {worth!r}, expected a number from 0 on")
+            raise ValueError(f"{file}: {task} is worth {worth!r}, expected a number, 0 or more")
     if not points:
         raise ValueError(f'{file} has no [points]: give each task to be graded a line such as "dp.1" = 10')
     due, free_days, per_day = late.get("due"), late.get("free_days", 0), late.get("per_day", 0.0)
@@ -54,10 +54,8 @@ def read_points(file: Path = DEFAULT_POINTS) -> Points:
 
 
 def held_claims(result: TaskResult) -> list[str]:
-    """Return the claims that hold; so do those before a failed one that the result leaves out."""
-    texts, marks = claims_of(result.task), {text: mark for text, mark, _ in result.claims}
-    failed = next((n for n, text in enumerate(texts) if marks.get(text) == "✗"), 0)
-    return [text for n, text in enumerate(texts) if marks.get(text, "✓" if n < failed else "–") == "✓"]
+    """Return the claims that hold: those before the first that does not."""
+    return [text for text, mark, _ in result.claims if mark == "✓"]
 
 
 def late_days(packed: str, points: Points) -> int:

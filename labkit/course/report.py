@@ -219,7 +219,7 @@ def _notes(cells: Sequence[NotebookNode]) -> Iterator[str]:
         yield f"Some of its cells wait for you: {'; '.join(missing)}."
     questions = sum("question" in _tags(cell) for cell in cells)
     if unanswered := sum("answer" in _tags(cell) and not cell.source for cell in cells):
-        yield f"Without an answer yet: {unanswered} of {questions} questions."
+        yield f"Not answered yet: {unanswered} of {questions} questions."
 
 
 def _runs(path: Path) -> Iterator[tuple[str, str]]:

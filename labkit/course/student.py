@@ -78,7 +78,7 @@ def write_student_edition(directory: str | os.PathLike[str], repository: Path = 
     written before every file has been read and understood, and the directory appears all at once.
 
     Raises FileExistsError if the directory has something in it, ValueError if it is in the
-    repository, and MarkerError for markers that do not fit together.
+    repository or that is not one, and MarkerError for markers that do not fit together.
     """
     target = Path(directory).absolute()
     _check_target(target, repository)
@@ -127,10 +127,12 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _check_target(target: Path, repository: Path) -> None:
+    if not (repository / "notebooks").is_dir():
+        raise ValueError(f"labkit is imported from {repository}, which is not its repository: install it from there")
     if target.resolve().is_relative_to(repository.resolve()):
         raise ValueError(f"{target} is inside the repository {repository}: give a directory outside of it")
     if target.is_dir() and any(target.iterdir()):
-        raise FileExistsError(f"{target} has something in it already: give a new directory, or empty this one first")
+        raise FileExistsError(f"{target} is not empty: give a new directory, or empty this one first")
     if target.exists() and not target.is_dir():
         raise FileExistsError(f"{target} is a file: give a new directory")
 

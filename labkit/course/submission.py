@@ -93,7 +93,8 @@ def _next_step(request: Request, wrong: Sequence[str], remarks: Sequence[str]) -
             f"Next: {wrong[0]}{others} not right yet; labkit check {wrong[0]} says more. Then run labkit submit again."
         )
     if remarks:
-        return f"Next: see to {'the lines' if len(remarks) > 1 else 'the line'} with - above, then run labkit submit again."
+        lines = "the lines that begin" if len(remarks) > 1 else "the line that begins"
+        return f"Next: see to {lines} with -, then run labkit submit again."
     return f"Nothing is left to do: hand in {request.out.name}."
 
 

@@ -12,6 +12,7 @@ cells              grids of cells as panels, in print some steps beside each oth
 charts             bars next to each other, and measured points with a predicted curve
 marks              the reader's guess in a picture, and lines at values to compare with
 waterfalls         what lies between a predicted duration and the measured one; stacked bars
+figures            a figure by its name, with the words of notebooks/figures.toml
 palette            every colour and hatching, of events and of guessed, predicted, measured numbers
 picture            a figure as PNG, SVG, CSV and alt text
 small_svg          the same SVG in a fifth of the bytes

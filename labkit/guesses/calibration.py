@@ -12,7 +12,6 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -30,18 +29,30 @@ FAR = 100.0  # a guess that is further off is drawn at the edge
 OTHER = "something else"
 ANSWER_WIDTH, LEFT_OUT_WIDTH = 52, 72  # as text, so that a table is as wide whatever was answered
 _ASKS = re.compile(r"\bguess\(\s*\"(\w+)\"")
-_COLUMNS = ["notebook", "question", "guess", "answer", "factor", "times off", "chance", "left out", "measured"]
+_COLUMNS = [
+    "notebook",
+    "question",
+    "guess",
+    "answer",
+    "factor",
+    "times off",
+    "chance",
+    "left out",
+    "measured",
+    "undecided",
+]
 
 
 def calibration() -> MeasuredTable:
     """Return every guess whose answer has been seen, in the order in which they were answered.
 
     ``factor`` is guess ÷ answer of a number, and ``times off`` how many times too high or too low
-    that is; both are NaN for choices, orders, "I don't know", and where either number is 0.
+    that is; both are NaN for choices, "I don't know", and where either number is 0.
     ``chance`` is the probability that a random number in the question's range comes at least as
     near to the answer; NaN for anything but numbers with a range. ``left out`` is the wrong model
     or the term that the guess may have come from, or "". ``measured`` tells an answer of this
-    machine from one that is the same everywhere.
+    machine from one that is the same everywhere. Of an ``undecided`` guess the run could not tell
+    whether it is the answer: it has neither factor nor chance.
     """
     notebooks = notebooks_that_ask()
     rows = [
@@ -50,11 +61,12 @@ def calibration() -> MeasuredTable:
             "question": name,
             "guess": _in_words(facts["guess"]),
             "answer": _in_words(facts["answer"]),
-            "factor": (factor := _factor(facts["guess"], facts["answer"])),
+            "factor": (factor := math.nan if facts.get("undecided") else _factor(facts["guess"], facts["answer"])),
             "times off": max(factor, 1 / factor),
             "chance": facts.get("chance"),
             "left out": facts.get("left_out", ""),
             "measured": facts.get("measured", True),
+            "undecided": facts.get("undecided", False),
         }
         for name, facts in store.load().items()
         if {"guess", "answer"} <= facts.keys()
@@ -75,7 +87,7 @@ def notebooks_that_ask() -> dict[str, str]:
 
 def all_guesses(table: pd.DataFrame) -> MeasuredTable:
     """Return :func:`calibration`'s table to read: what was measured is marked, all else exact."""
-    shown = table.drop(columns=["times off", "measured"]).astype({"factor": object, "chance": object})
+    shown = table.drop(columns=["times off", "measured", "undecided"]).astype({"factor": object, "chance": object})
     for column in ("factor", "chance"):
         shown[column] = shown[column].where(table[column].notna(), "")
         exact = ~table["measured"] & table[column].notna()
@@ -94,9 +106,12 @@ def said_of_calibration(table: pd.DataFrame) -> str:
     lines = [f"Numbers: {n_factors + zeros}, typically {measured(times_off.median(), 'times off')}."]
     if zeros:
         lines[0] += f" Without a factor, as guess or answer is 0: {zeros}."
-    choices = table[table.factor.isna() & table.chance.isna() & (table.guess != "I don't know")]
+    others = table[table.factor.isna() & table.chance.isna() & (table.guess != "I don't know")]
+    choices = others[~others.undecided]
     right = sum(choices.guess == choices.answer)
-    lines.append(f"Choices and orders: {len(choices)}, right: {measured(right, width=2)}.")
+    lines.append(f"Choices: {len(choices)}, right: {measured(right, width=2)}.")
+    if n_undecided := len(others) - len(choices):
+        lines.append(f"Not told from the answer by the run: {measured(n_undecided, width=2)}.")
     counts = terms_left_out(table)
     terms = counts[:-1]
     times = terms.guesses.max()
@@ -175,10 +190,6 @@ def draw_calibration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
 def _in_words(value: Any) -> str:
     if value is None:
         return "I don't know"
-    if isinstance(value, Mapping):
-        return ", then ".join(sorted(value, key=value.__getitem__))
-    if isinstance(value, list | tuple):
-        return ", then ".join(value)
     return value if isinstance(value, str) else f"{value:.4g}"
 
 

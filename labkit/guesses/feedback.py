@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from itertools import combinations, pairwise
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from labkit.guesses.question import Question
@@ -99,30 +98,6 @@ def on_choice(guess: str | None, answer: str, as_if: Mapping[str, str]) -> Feedb
     return Feedback(f"It is “{answer}”.{reason}{yours}")
 
 
-def on_order(guess: Sequence[str] | None, answer: Mapping[str, float], as_if: Mapping[str, Sequence[str]]) -> Feedback:
-    """Compare an order, the smallest first, with the numbers that decide it."""
-    right = _ranked(answer)
-    if guess is None:
-        return Feedback(f"It is {right}.")
-    wrong = [(a, b) for a, b in combinations(guess, 2) if answer[a] > answer[b] * (1 + 1e-9)]
-    if not wrong:
-        return Feedback(f"It is: {right}.")
-    first, second = max(wrong, key=lambda pair: answer[pair[0]] - answer[pair[1]])
-    head = f"It is {right}. You put {first} before {second}."
-    inversions = {clause: _inversions(guess, order) for clause, order in as_if.items()}
-    nearest = min(inversions, key=inversions.__getitem__, default="")
-    if nearest and inversions[nearest] < len(wrong):
-        return Feedback(f"{head} That would be so {nearest}.", nearest)
-    return Feedback(head)
-
-
-def _ranked(answer: Mapping[str, float]) -> str:
-    """Return the choices with their numbers, the smallest first: ``a 1 < b 2 = c 2``."""
-    order = sorted(answer, key=answer.__getitem__)
-    signs = ["", *(" < " if answer[b] > answer[a] * (1 + 1e-9) else " = " for a, b in pairwise(order))]
-    return "".join(f"{sign}{name} {amount(answer[name])}" for sign, name in zip(signs, order, strict=True))
-
-
 def amount(value: float, unit: str = "") -> str:
     """Return a number as it stands in a sentence: ``5.3 ms``, ``3,072``, ``1 row``."""
     number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
@@ -186,10 +161,5 @@ def _largest_part(terms: Mapping[str, Quantity], answer: float, unit: str) -> st
 
 
 def _of_models(as_if: Mapping[str, Quantity], unit: str) -> str:
-    *models, last = [f"{amount(value, unit)} {clause}" for clause, (value, _) in as_if.items()]
-    return f"It would be {', '.join(models)}{', and ' if models else ''}{last}."
-
-
-def _inversions(guess: Sequence[str], order: Sequence[str]) -> int:
-    place = {name: i for i, name in enumerate(order)}
-    return sum(place[a] > place[b] for a, b in combinations(guess, 2))
+    first_two = [f"{amount(value, unit)} {clause}" for clause, (value, _) in [*as_if.items()][:2]]
+    return f"It would be {', and '.join(first_two)}."

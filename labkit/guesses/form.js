@@ -27,14 +27,18 @@ function shareOf({ low, high, logarithmic }, value) {
   return logarithmic ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
 }
 
+// A number as it is typed: 1.5 is also 1,5, but 1,500 may mean two numbers and is none.
+export function numberIn(text) {
+  const typed = text.trim();
+  return typed === "" ? undefined : /,\d{3}$/.test(typed) ? NaN : Number(typed.replace(",", "."));
+}
+
 function numberField(question, onReady) {
   const label = `${question.text.replaceAll("`", "")} Your guess, ${question.expected}`;
-  const box = element("input", { type: "number", step: question.whole ? 1 : "any", placeholder: "your guess" });
+  const box = element("input", { type: "text", inputMode: "decimal", placeholder: "your guess" });
   box.setAttribute("aria-label", label);
-  if (question.low !== null) box.min = question.low;
-  if (question.high !== null) box.max = question.high;
   const field = element("span", { className: "labkit-guess-field" });
-  const guess = () => (box.value === "" ? undefined : Number(box.value));
+  const guess = () => numberIn(box.value);
   const changed = () => onReady(guess());
   if (question.low !== null && question.high !== null) {
     const slider = element("input", { type: "range", min: 0, max: STEPS, step: 1, value: STEPS / 2, className: "labkit-untouched" });
@@ -45,9 +49,10 @@ function numberField(question, onReady) {
       changed();
     };
     box.addEventListener("input", () => {
-      if (box.value === "") return;
+      const number = guess();
+      if (number === undefined || Number.isNaN(number)) return;
       slider.className = "";
-      slider.value = STEPS * shareOf(question, Number(box.value));
+      slider.value = STEPS * shareOf(question, number);
     });
     field.append(String(question.low), slider, String(question.high));
   }
@@ -65,26 +70,6 @@ function choiceField(question, onReady) {
     field.append(element("label", {}, radio, " ", ...prose(choice)));
   }
   return { field, guess: () => chosen };
-}
-
-function orderField(question, onReady) {
-  const field = element("span", { className: "labkit-guess-choices" });
-  let order = [];
-  const draw = () => {
-    field.replaceChildren(
-      ...question.choices.map((choice) => {
-        const place = order.indexOf(choice);
-        const next = button(place < 0 ? "" : `${place + 1}. `, () => ((order = [...order, choice]), draw()), ...prose(choice));
-        next.disabled = place >= 0;
-        return next;
-      }),
-    );
-    if (order.length) field.append(button("start over", () => ((order = []), draw())));
-    onReady(guess());
-  };
-  const guess = () => (order.length === question.choices.length ? order : undefined);
-  draw();
-  return { field, guess };
 }
 
 function render({ model, el }) {
@@ -110,14 +95,13 @@ function render({ model, el }) {
       parts.push(line);
     } else {
       const give = element("button", { textContent: "That is my guess", disabled: true, className: "labkit-give" });
-      const make = question.ordered ? orderField : question.choices.length ? choiceField : numberField;
+      const make = question.choices.length ? choiceField : numberField;
       const { field, guess } = make(question, (value) => (give.disabled = value === undefined || Number.isNaN(value)));
       const row = element("form", { className: "labkit-guess-row", noValidate: true }, field, give, button("I don't know", () => send(null)));
       row.onsubmit = (event) => { // also by Enter, in any field
         event.preventDefault();
         send(guess());
       };
-      if (question.ordered) parts.push(element("div", { textContent: "Click them in order, the smallest first." }));
       parts.push(row);
     }
     if (fault) parts.push(element("div", { className: "labkit-guess-fault", role: "alert" }, ...prose(fault)));

@@ -1,4 +1,4 @@
-"""The form of a question in a notebook: a slider and a box, choices, or an order to click."""
+"""The form of a question in a notebook: a slider and a box, or choices."""
 
 from __future__ import annotations
 

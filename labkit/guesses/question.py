@@ -5,26 +5,21 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from labkit.base.checks import is_whole
+from labkit.base.units import UNITS
 
 LOGARITHMIC = 30  # from this ratio of high to low on a slider goes by factors
-_UNITS: list[dict[str, float]] = [  # that are taken for each other
-    {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86400.0},
-    {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
-]
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question whose guess is a number, one of some choices, or all choices in an order.
+    """A question whose guess is a number or one of some choices.
 
     ``low`` and ``high`` bound a number, None where there is no bound; it is a whole one where both
-    are ints more than 1 apart. ``choices`` are strings; with ``ordered`` the guess is a tuple of
-    all of them.
+    are ints more than 1 apart. ``choices`` are strings.
 
     Raises ValueError or TypeError for what cannot be asked.
     """
@@ -35,14 +30,13 @@ class Question:
     high: float | None = None
     unit: str = ""
     choices: tuple[str, ...] = ()
-    ordered: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
             raise ValueError(f"guess: name is {self.name!r}, expected small letters, digits and _, such as 'hidden'")
         if not isinstance(self.text, str) or not self.text.strip():
             raise ValueError(f"guess {self.name}: question is {self.text!r}, expected a sentence")
-        if self.choices or self.ordered:
+        if self.choices:
             _check_choices(self)
         else:
             _check_bounds(self)
@@ -86,18 +80,12 @@ class Question:
         return nearer / (high - low)
 
     def accept(self, value: Any) -> Any:
-        """Return ``value`` as a guess of this question: int, float, str or tuple.
+        """Return ``value`` as a guess of this question: int, float or str.
 
         Raises ValueError that says what is expected.
         """
         if not self.choices:
             return self._accept_number(value)
-        if self.ordered:
-            if isinstance(value, str) or not isinstance(value, Sequence) or sorted(value) != sorted(self.choices):
-                raise ValueError(
-                    f"guess {self.name}: {value!r}, expected all of {', '.join(self.choices)}, in an order"
-                )
-            return tuple(value)
         if value not in self.choices:
             raise ValueError(f"guess {self.name}: {value!r}, expected one of {', '.join(self.choices)}")
         return value
@@ -119,7 +107,7 @@ class Question:
 
     def _in_another_unit(self, number: float) -> str:
         """Return in which unit a number would be possible, as a question, or ""."""
-        sizes = next((sizes for sizes in _UNITS if self.unit in sizes), {})
+        sizes = next((sizes for sizes in UNITS if self.unit in sizes), {})
         for unit, size in sizes.items():
             if self._is_within(converted := number * size / sizes[self.unit]):
                 return f". Do you mean {number:g} {unit}? That is {converted:g} {self.unit}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from labkit.base.formats import fact
 from labkit.base.measurement_html import Lines, as_html
 from labkit.base.notebook import display, static
+from labkit.base.units import size_of
 from labkit.guesses import feedback, store
 from labkit.guesses.feedback import Feedback, Quantity
 from labkit.guesses.question import Question
@@ -30,8 +32,8 @@ class Card(Lines):
 class Guess:
     """A question and the reader's guess: ``value``, once it is ``given``.
 
-    ``value`` is a float, an int, a string, or a tuple in an order; None until it is given, and for
-    "I don't know". It is final once its answer has been seen.
+    ``value`` is a float, an int or a string; None until it is given, and for "I don't know". It is
+    final once its answer has been seen.
     """
 
     def __init__(self, question: Question):
@@ -45,6 +47,14 @@ class Guess:
             return None if kept is None else self.question.accept(kept)
         except ValueError:  # the question has changed since
             return None
+
+    @property
+    def number(self) -> float:
+        """The guess in seconds, bytes, or the unit of its question; NaN where there is no number.
+
+        So a cell computes with it: ``guess=ratio.number * ring_s``.
+        """
+        return math.nan if self.value is None else self.value * size_of(self.question.unit)
 
     @property
     def given(self) -> bool:
@@ -80,12 +90,10 @@ class Guess:
         self._changed()
 
     def in_words(self) -> str:
-        """Return the guess in words: ``0.5``, ``GPipe, then 1F1B``, ``I don't know``."""
+        """Return the guess in words: ``0.5``, ``GPipe``, ``I don't know``."""
         value = self.value
         if value is None:
             return "I don't know" if self.given else "no guess yet"
-        if isinstance(value, tuple):
-            return ", then ".join(value)
         return value if isinstance(value, str) else feedback.amount(value, self.question.unit)
 
     def feedback(
@@ -97,22 +105,25 @@ class Guess:
     ) -> None:
         """Show how far off the guess is and which term it forgot; from now on it is final.
 
-        The answer of a number may be an Interval; a guess inside it is not told from it.
+        The answer of a number may be an Interval; a guess inside it is not told from it, and the
+        calibration does not count it as wrong.
         ``as_if`` holds wrong models by a clause, ``{"if messages were free": 0.1}``,
         and ``terms`` the parts of the answer, ``{"the latency of 52 messages": 5.2}``; at least one
         of them is needed. Either may name the term that such a guess forgets, for the calibration:
         ``{"if messages were free": (0.1, "latency")}``, one of "latency", "host", "overlap" and
         "bytes". For a choice, ``as_if`` says of every choice what speaks for it or against it.
-        For an order, ``answer`` has the number of each choice, and ``as_if`` wrong orders by a
-        clause. With ``measured`` the answer comes from this machine, so no test compares it.
+        With ``measured`` the answer comes from this machine, so no test compares it.
 
         Raises ValueError where nothing could be said but right or wrong, and for another term.
         """
         text, left_out, term = self._compare(answer, as_if or {}, terms or {})
-        answer = answer.median if isinstance(answer, Interval) else answer
-        chance = self.question.chance(self.value, answer)
-        chance = chance and round(chance, 4)
-        self._keep(answer=_plain(answer), measured=measured, left_out=left_out, term=term, chance=chance)
+        undecided = False
+        if isinstance(answer, Interval):
+            undecided = self.value is not None and answer.side_of(self.value) == "inside"
+            answer = answer.median
+        chance = None if undecided else self.question.chance(self.value, answer)
+        facts = {"answer": _plain(answer), "measured": measured, "undecided": undecided}
+        self._keep(**facts, left_out=left_out, term=term, chance=chance and round(chance, 4))
         display(Card(f"You said: {self.in_words()}. {fact(text, width=0) if measured else text}"))
 
     def _compare(self, answer: Any, as_if: Mapping[str, Any], terms: Mapping[str, Any]) -> Feedback:
@@ -123,14 +134,12 @@ class Guess:
             models, parts = ({name: Quantity.of(each) for name, each in given.items()} for given in (as_if, terms))
             found = answer if isinstance(answer, Interval) else float(answer)
             return feedback.on_number(question, self.value, found, models, parts)
-        expected = set(answer) if question.ordered else set(as_if) | {answer}
+        expected = set(as_if) | {answer}
         if expected != set(question.choices):
             raise ValueError(
                 f"guess {question.name}: feedback covers {', '.join(sorted(expected))}, expected all of "
                 f"{', '.join(sorted(question.choices))}"
             )
-        if question.ordered:
-            return feedback.on_order(self.value, answer, as_if)
         return feedback.on_choice(self.value, answer, as_if)
 
     def _keep(self, **facts: Any) -> None:
@@ -150,6 +159,4 @@ class Guess:
 
 def _plain(answer: Any) -> Any:
     """Return an answer as JSON has it, a measured one to four digits."""
-    if isinstance(answer, Mapping):
-        return {name: _plain(value) for name, value in answer.items()}
     return answer if isinstance(answer, str | int) else float(f"{answer:.4g}")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit.base.measurement_html import link_places
 from labkit.todo import missing
 
 _MARKER = re.compile(r"^\s*###.*\n", re.MULTILINE)  # of the marked source: tasks, and where a solution begins and ends
@@ -35,7 +36,7 @@ class Listing:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         shown = f"```python\n{self.code}\n```" if self.code else ""
-        return {"text/markdown": "\n\n".join(filter(None, [self.todo, shown])), "text/plain": repr(self)}
+        return {"text/markdown": "\n\n".join(filter(None, [link_places(self.todo), shown])), "text/plain": repr(self)}
 
 
 def listing(*functions: Callable[..., Any], docstrings: bool = False) -> Listing:

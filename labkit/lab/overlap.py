@@ -2,31 +2,39 @@
 
 A way takes a model, and returns the model to train and a function to call after backward:
 
-    launch(train_in_turns, {"no sync": no_sync, "DDP": lambda model: (DDP(model), lambda: None)})
+    in_turns(step, {"no sync": no_sync, "DDP": lambda model: (DDP(model), lambda: None)})
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 import torch.distributed as dist
 
-from labkit import dp
-from labkit.launch import device
+from labkit import dp, simulate
+from labkit.base.formats import MeasuredTable
+from labkit.base.measurement_html import as_html
+from labkit.launch import Run, device, launch
 from labkit.models import gpt2
-from labkit.stats import turns
-from labkit.trace import barrier, span
+from labkit.stats import Interval, numbered, one_step, turns
+from labkit.stats.repeated_times import RepeatedTimes
+from labkit.trace import barrier, span, traffic
 
+NO_SYNC = "no sync"
 PARTS = "forward", "backward", "wait", "optimizer"  # of a step, its spans
-BY_CONSTRUCTION = "; a message takes what the formula says, by construction"
+BY_CONSTRUCTION = "a message takes what the formula says, by construction"
 BATCH = 8, 64  # sequences, and tokens of each
 _VOCABULARY = 512
 
 SyncMethod = Callable[[torch.nn.Module], tuple[Any, Callable[[], object]]]
+Step = Callable[[Any, torch.Tensor, torch.optim.Optimizer, Callable[[], object]], None]
 
 
 def small_gpt2() -> Any:
@@ -34,27 +42,7 @@ def small_gpt2() -> Any:
     return gpt2("mini", n_layer=4, n_embd=128, vocab_size=_VOCABULARY, n_positions=BATCH[1])
 
 
-def train_in_turns(ways: Mapping[str, SyncMethod], rounds: int = 10) -> None:
-    """Train a model each way, step by step: step number s belongs to way number s % len(ways).
-
-    So a slow moment of the machine hits all ways alike. Spans: forward, backward, wait, optimizer.
-    """
-    torch.manual_seed(dist.get_rank())
-    tokens = torch.randint(_VOCABULARY, BATCH).to(device())
-    pairs = [way(small_gpt2().to(device())) for way in ways.values()]
-    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-3) for model, _ in pairs]
-    for step in range(rounds * len(pairs)):
-        (model, sync_gradients), optimizer = pairs[step % len(pairs)], optimizers[step % len(pairs)]
-        barrier()
-        with span("forward", step=step):
-            loss = torch.nn.functional.cross_entropy(model(tokens).logits.mT, tokens)
-        with span("backward", step=step):
-            loss.backward()
-        with span("wait", step=step):
-            sync_gradients()
-        with span("optimizer", step=step):
-            optimizer.step()
-            optimizer.zero_grad()
+# --- ways to agree --------------------------------------------------------------------------------
 
 
 def no_sync(model: torch.nn.Module) -> tuple[torch.nn.Module, Callable[[], object]]:
@@ -67,6 +55,11 @@ def no_sync(model: torch.nn.Module) -> tuple[torch.nn.Module, Callable[[], objec
     for i, parameter in enumerate(model.parameters()):
         parameter.register_post_accumulate_grad_hook(partial(mark, i))
     return model, lambda: None
+
+
+def after_backward(average: Callable[..., object], *arguments: Any) -> SyncMethod:
+    """Return the way that calls ``average(model, *arguments)`` after the backward pass."""
+    return lambda model: (model, partial(average, model, *arguments))
 
 
 def average_buckets(model: torch.nn.Module, buckets: Sequence[Sequence[int]]) -> None:
@@ -82,10 +75,68 @@ def average_buckets(model: torch.nn.Module, buckets: Sequence[Sequence[int]]) ->
             gradient.copy_(mean.view_as(gradient))
 
 
-def overlapped(model: torch.nn.Module, **options: Any) -> tuple[torch.nn.Module, Callable[[], object]]:
-    """Wrap the model in the reader's own BucketedDataParallel (dp.7)."""
-    wrapped = dp.BucketedDataParallel(model, **options)
-    return wrapped, wrapped.finish_gradient_synchronization
+def overlapped(**options: Any) -> SyncMethod:
+    """Return the way of the reader's own BucketedDataParallel (dp.7)."""
+
+    def wrap(model: torch.nn.Module) -> tuple[torch.nn.Module, Callable[[], object]]:
+        wrapped = dp.BucketedDataParallel(model, **options)
+        return wrapped, wrapped.finish_gradient_synchronization
+
+    return wrap
+
+
+def torch_ddp(**options: Any) -> SyncMethod:
+    """Return the way of torch's DDP, whose backward() itself waits."""
+    return lambda model: (torch.nn.parallel.DistributedDataParallel(model, **options), lambda: None)
+
+
+# --- a run, and what is read off its events -------------------------------------------------------
+
+
+def in_turns(step: Step, ways: Mapping[Any, SyncMethod], rounds: int = 10, **options: Any) -> InTurns:
+    """Train a model each way on two ranks, a step in turn, ``rounds`` times; the first warms up.
+
+    So a slow moment of the machine hits all ways alike. ``step`` has spans named as PARTS.
+    ``options`` are those of :func:`labkit.launch.launch`.
+    """
+    return InTurns(launch(_take_turns, step, [*ways.values()], rounds, threads=1, **options), [*ways])
+
+
+def _take_turns(step: Step, ways: Sequence[SyncMethod], rounds: int) -> None:
+    torch.manual_seed(dist.get_rank())
+    tokens = torch.randint(_VOCABULARY, BATCH).to(device())
+    trained = []
+    for way in ways:
+        model, sync = way(small_gpt2().to(device()))
+        trained.append((model, torch.optim.AdamW(model.parameters(), lr=1e-3), sync))
+    for number, (model, optimizer, sync) in enumerate(trained * rounds):
+        barrier()
+        with span("step", lane="host", step=number):
+            step(model, tokens, optimizer, sync)
+
+
+def traffic_of(model: torch.nn.Module, rows: int, steps: int = 3) -> tuple[float, float]:
+    """Train on ``rows`` sequences a step; return the bytes that this rank sends a step, and a loss.
+
+    The kernel counts the bytes, of steps after two that set up what the others use; the loss is the
+    last step's. Where the kernel does not count, the bytes are NaN.
+    """
+    torch.manual_seed(dist.get_rank())
+    tokens = torch.randint(_VOCABULARY, (rows, BATCH[1])).to(device())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def train(steps: int) -> float:
+        for _ in range(steps):
+            loss = torch.nn.functional.cross_entropy(model(tokens).logits.mT, tokens)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.item()
+
+    train(2)
+    with traffic.observe() as seen:
+        loss = train(steps)
+    return (seen.sent_bytes / steps if traffic.available() else math.nan), loss
 
 
 class ComputeTimes(NamedTuple):
@@ -100,27 +151,87 @@ class ComputeTimes(NamedTuple):
         """Seconds of a step without sync."""
         return self.forward_s + max(self.ready_s) + self.optimizer_s
 
-
-def compute_times(events: pd.DataFrame, ways: Iterable[str], first: str = "no sync") -> ComputeTimes:
-    """Return medians of the way without sync, which is the ``first`` of ``ways``."""
-    names = list(ways)
-    forward_s, optimizer_s = (turns(events, names, name)[first].median() for name in ("forward", "optimizer"))
-    own = events[events["rank"] == 0]
-    marks = own[own["name"] == "ready"].reset_index()
-    backward = own[(own["name"] == "backward") & (own["step"] % len(names) == 0)]["start_s"].to_numpy()
-    n_gradients = marks["bucket"].nunique()
-    seconds = marks["start_s"] - backward[marks.index // n_gradients]
-    ready_s = seconds[marks.index >= n_gradients].groupby(marks["bucket"]).median()  # without the first round
-    return ComputeTimes(float(forward_s), ready_s.tolist(), float(optimizer_s))
+    def bytes_ready(self, sizes_bytes: Sequence[int]) -> dict[float, int]:
+        """Return how many bytes of gradients are ready, by seconds from the start of backward."""
+        order = np.argsort(self.ready_s)
+        return dict(zip(np.take(self.ready_s, order), np.cumsum(np.take(sizes_bytes, order)).tolist(), strict=True))
 
 
-def steps_of(ways: Iterable[str], way: str, rounds: int = 10) -> range:
-    """Return the numbers of a way's steps, without those of the first round."""
-    names = list(ways)
-    return range(len(names) + names.index(way), rounds * len(names), len(names))
+class InTurns:
+    """Steps of several ways that took turns: step number s belongs to way number s % len(ways).
+
+    As the last line of a cell it shows its header and ``parts``.
+    """
+
+    def __init__(self, run: Run, ways: Sequence[Any]):
+        self.run, self.ways = run, ways
+
+    @functools.cached_property
+    def events(self) -> pd.DataFrame:
+        """The run's events; spans named as PARTS have the number of their step."""
+        return numbered(self.run.events, PARTS)
+
+    @functools.cached_property
+    def step_s(self) -> RepeatedTimes:
+        """Seconds of each step, of the slower rank: a row per round, a column per way."""
+        return turns(self.events, self.ways)
+
+    def part_s(self, part: str) -> RepeatedTimes:
+        """Return the seconds of one part of each step, of the slower rank."""
+        return turns(self.events, self.ways, part)
+
+    @property
+    def parts(self) -> MeasuredTable:
+        """Milliseconds of the parts of a step: medians, of the slower rank."""
+        table = MeasuredTable({part: 1000 * self.part_s(part).median() for part in PARTS})
+        if emulated := self.events.attrs.get("emulated"):
+            table.attrs["emulated"] = f"{emulated}; {BY_CONSTRUCTION}"
+        return table.rename(columns={"backward": "elapsed in backward"})
+
+    @functools.cached_property
+    def compute(self) -> ComputeTimes:
+        """Medians of the way without sync, which sees no communication."""
+        forward_s, optimizer_s = (float(self.part_s(part)[NO_SYNC].median()) for part in ("forward", "optimizer"))
+        own = self.events[self.events["rank"] == 0]
+        marks = own[own["name"] == "ready"]
+        starts = own[(own["name"] == "backward") & own["step"].isin(self._numbers(NO_SYNC, first_round=0))]["start_s"]
+        backward = np.searchsorted(starts, marks["start_s"], side="right") - 1
+        seconds = marks["start_s"] - starts.to_numpy()[backward]
+        ready_s = seconds[backward > 0].groupby(marks["bucket"]).median()  # without the first round
+        return ComputeTimes(forward_s, ready_s.tolist(), optimizer_s)
+
+    def typical_step(self, way: Any) -> pd.DataFrame:
+        """Return rank 0's backward, wait and all_reduces of the step with the median backward."""
+        backward_s = self.part_s("backward")[way]
+        number = self._numbers(way)[int((backward_s - backward_s.median()).abs().to_numpy().argmin())]
+        return one_step(self.events, number, _SHOWN)
+
+    def explain(self, way: Any, ideal: pd.DataFrame) -> dict[str, Interval]:
+        """Return by how many seconds the parts of a step are longer than in the ``ideal`` one.
+
+        See :func:`labkit.simulate.explain_step`: means over both ranks and all steps, from the
+        least to the greatest step.
+        """
+        each = (simulate.explain_step(ideal, self.events, steps=[number]) for number in self._numbers(way))
+        table = simulate.explain_turns(each).set_index("part")[["difference_s", "low", "high"]]
+        return {part: Interval(*row) for part, *row in table.itertuples()}
+
+    def _numbers(self, way: Any, first_round: int = 1) -> range:
+        """Return the numbers of a way's steps, without those that warm up."""
+        n_ways, place = len(self.ways), [*self.ways].index(way)
+        last = int(self.events["step"].max())
+        return range(first_round * n_ways + place, last + 1, n_ways)
+
+    def __repr__(self) -> str:
+        return f"{self.run.header}\n{self.parts!r}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{as_html(self.run.header)}</p>{self.parts._repr_html_()}"
 
 
-def typical_step(events: pd.DataFrame, ways: Iterable[str], way: str) -> int:
-    """Return the number of the way's step whose backward is nearest to the median."""
-    backward_s = turns(events, list(ways), "backward")[way]
-    return steps_of(ways, way, len(backward_s) + 1)[int((backward_s - backward_s.median()).abs().to_numpy().argmin())]
+_SHOWN = "backward", "wait", "all_reduce"
+
+
+def shown_of(ideal: pd.DataFrame) -> pd.DataFrame:
+    """Return of a predicted step what :meth:`InTurns.typical_step` has of a measured one."""
+    return one_step(ideal, 0, _SHOWN)

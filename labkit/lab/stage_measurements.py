@@ -1,4 +1,4 @@
-"""Time models in ranks, in turns: modules, cuts, ways to train, micro-batches, recomputation."""
+"""Time models in ranks, in turns: ways to train, micro-batches, recomputation."""
 
 from __future__ import annotations
 
@@ -16,42 +16,6 @@ from labkit.models import gpt2, stages
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import one_f_one_b
 from labkit.trace import barrier, span, synchronize
-
-
-@torch.no_grad()
-def time_modules(modules: nn.Sequential, x: torch.Tensor, rounds: int = 12) -> None:
-    """Run ``x`` through ``modules`` so many times, all ranks together; each is a span ``module``.
-
-    The span's stage is the module's place in ``modules``.
-    """
-    modules, x = modules.to(device()), x.to(device())
-    for _ in range(rounds):
-        barrier()
-        y = x
-        for i, module in enumerate(modules):
-            with span("module", stage=i):
-                y = module(y)
-
-
-def time_cuts(
-    run_pipeline: Callable[..., None],
-    cuts: Sequence[Sequence[nn.Module]],
-    modules: nn.Sequential,
-    micro_batches: Sequence[torch.Tensor],
-    rounds: int = 11,
-) -> None:
-    """Let ``cuts`` of one model take turns; before each round its single modules are timed again.
-
-    A cut is a stage for each rank, and step s is one of cut s % len(cuts):
-    ``run_pipeline(stage, micro_batches, step)``.
-    """
-    micro_batches = [each.to(device()) for each in micro_batches]
-    for step, cut in enumerate([*cuts] * rounds):
-        if step % len(cuts) == 0:
-            time_modules(modules, micro_batches[0], rounds=len(micro_batches))
-        stage = cut[dist.get_rank()].to(device())
-        barrier()
-        run_pipeline(stage, micro_batches, step)
 
 
 def take_turns(make_ways: Callable[[], dict[str, Callable]], batch: Any, together: str, rounds: int = 7) -> dict:

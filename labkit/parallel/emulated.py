@@ -20,7 +20,7 @@ from labkit.trace import note_emulated
 
 NOTE = "emulated compute: stages sleep instead of computing"
 
-_SECONDS = "a finite number of seconds, 0 or more: as long as a micro-batch is to take"
+_SECONDS = "a finite number of seconds, 0 or more: how long a micro-batch should take"
 
 
 class EmulatedStage(nn.Module):

@@ -134,7 +134,7 @@ class P2P:
         if op.kind == "W" or not 0 <= item.stage <= self._last_stage:
             raise ValueError(f"{op} gives nothing to another stage")
         if item in self._sent:
-            raise RuntimeError(f"{op} has sent {item} already: every op gives what it gives once")
+            raise RuntimeError(f"{op} has sent {item} already: an op sends its result once")
         if op.kind == "F":
             self._check_format(op, tensor)
         elif not self._is_wanted(item):
@@ -281,8 +281,8 @@ class P2P:
             else:
                 todo = "after freezing or unfreezing parameters, make another ScheduledPipeline"
             raise ValueError(
-                f"{what.format(now)}, and gave {known} in the first step, expected the same in every step, as the next stage "
-                f"makes room for it beforehand: {todo}"
+                f"{what.format(now)}, and gave {known} in the first step, expected the same in every step, because the next "
+                f"stage allocates it in advance: {todo}"
             )
 
     def _span(self, name: str, op: Op, tensor: torch.Tensor) -> span:

@@ -94,7 +94,9 @@ def _named_device(name: str, module: nn.Module) -> torch.device | None:
             "parts modules of the nn.Sequential"
         )
     if given and found and torch.device(found[0]) != (PLAIN_CPU if is_virtual(given) else given):
-        raise ValueError(f"{what}, is on {found[0]}, but its WithDevice says {given}: wrap it where it is to run")
+        raise ValueError(
+            f"{what}, is on {found[0]}, but its WithDevice says {given}: wrap it with the device that it is on"
+        )
     return given or (torch.device(found[0]) if found else None)
 
 

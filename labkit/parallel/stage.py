@@ -139,8 +139,8 @@ def cut(name: str, batch: torch.Tensor | None, n_micro: int, n_rows: int | None 
         )
     if n_rows not in (None, rows):
         raise ValueError(
-            f"{name} has {rows} rows, and the batch of the first step had {n_rows}, expected as many in every step, as ranks "
-            "make room beforehand for what they receive: leave out the last, smaller batch (drop_last=True), or make another "
+            f"{name} has {rows} rows, and the batch of the first step had {n_rows}, expected as many in every step, because "
+            "ranks allocate what they receive in advance: leave out the last, smaller batch (drop_last=True), or make another "
             f"ScheduledPipeline for batches of {rows} rows"
         )
     return list(batch.tensor_split(n_micro))

@@ -126,7 +126,7 @@ def _agree(schedule: Schedule, mistake: Exception | None, n_ranks: int, process_
         return
     for rank, answer in enumerate(everyone):
         if answer.mistake:
-            text = f"rank {rank} cannot take part in the pipeline, so nobody can. What it was given raised {answer.mistake}"
+            text = f"rank {rank} cannot take part in the pipeline, so no rank can. Checking its arguments raised {answer.mistake}"
             raise as_consequence(ValueError(text))
     if others := [rank for rank, answer in enumerate(everyone) if answer != everyone[0]]:
         raise ValueError(

@@ -153,7 +153,8 @@ class Worker(threading.Thread):
     def __init__(self, name: str, device: torch.device, num_threads: int):
         super().__init__(name=name, daemon=True)  # a stage that never returns must not keep Python from exiting
         self.device = device
-        self.started = threading.Event()
+        self.started = threading.Event()  # or has failed to, with this error
+        self.error: BaseException | None = None
         self._num_threads = num_threads
         # Made here, so that the caller gets an error.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -168,7 +169,7 @@ class Worker(threading.Thread):
         with self._lock:
             if self._ending or not self.is_alive():
                 raise RuntimeError(
-                    f"the worker thread {self.name!r} has ended: it was closed, or it stayed behind in the process that "
+                    f"the worker thread {self.name!r} has ended: it was closed, or it belongs to the process that "
                     "this one was forked from. Make new workers here"
                 )
             task.begin_waiting("queued")
@@ -183,8 +184,14 @@ class Worker(threading.Thread):
             self._tasks.put(None)
 
     def run(self) -> None:
-        with self._on_device():
-            self.started.set()
+        with contextlib.ExitStack() as device:
+            try:
+                device.enter_context(self._on_device())
+            except BaseException as error:
+                self.error = error
+                return
+            finally:
+                self.started.set()
             while (item := self._tasks.get()) is not None:
                 task, before = item
                 if self._stream:
@@ -215,6 +222,9 @@ def create_workers(devices: Sequence[torch.device]) -> list[Worker]:
     at least 1. Every thread has a number of its own, but torch.set_num_threads also sets the
     default of threads that have not looked for theirs yet. So the caller sets its own again
     afterwards.
+
+    Raises what a worker raises at its start, such as CUDA's error for a device without memory, and
+    RuntimeError where a process may have no more threads; then no worker is left.
     """
     num_threads = torch.get_num_threads()
     share = max(1, num_threads // max(1, sum(device.type != "cuda" for device in devices)))
@@ -232,6 +242,9 @@ def create_workers(devices: Sequence[torch.device]) -> list[Worker]:
             for worker in running:
                 worker.started.wait()
             torch.set_num_threads(num_threads)
+    if errors := [worker.error for worker in workers if worker.error]:
+        end_workers(workers)
+        raise errors[0]
     return workers
 
 

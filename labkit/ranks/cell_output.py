@@ -62,7 +62,7 @@ class CellDisplay:
                 yield line[: self._rest]
                 self._rest -= len(line) + 1
                 if self._rest <= 0:
-                    yield "labkit: what is printed beyond this is left out"
+                    yield "labkit: further output is left out"
 
     def _show_lines(self) -> None:
         for rank in sorted(self._lines):

@@ -59,7 +59,7 @@ class LaunchTimeout(RuntimeError):
         self, timeout_s: float, stacks: dict[int, str], began: bool = True, advice: str = "", hang: Hang | None = None
     ):
         late = f"the ranks did not finish within timeout_s={timeout_s:g} s and were ended. " + (
-            "A collective that not every rank joins waits for ever; below is where each rank was."
+            "A collective never ends unless every rank joins it. Below is where each rank was."
         )
         never = f"no rank had begun within timeout_s={timeout_s:g} s, which counts from the call"
         super().__init__(

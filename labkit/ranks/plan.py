@@ -100,7 +100,7 @@ def decide(
         raise ValueError(f"launch: timeout_s is {timeout_s!r}, expected seconds, more than 0")
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise ValueError(
-            f"launch: threads is {threads!r}, expected a whole number of threads a rank, 1 or more, or None"
+            f"launch: threads is {threads!r}, expected a whole number of threads per rank, 1 or more, or None"
         )
     if link is not None:
         _check_link(link, backend, init)
@@ -134,8 +134,8 @@ def _check_memory(world_size: int) -> None:
     free = machine.free_memory()
     if world_size * MIN_BYTES_A_RANK > free:
         raise ValueError(
-            f"launch: world_size is {world_size}, and a rank takes at least {MIN_BYTES_A_RANK >> 20} MiB: of the "
-            f"{free / 2**30:.1f} GiB that are free here, {free // MIN_BYTES_A_RANK:.0f} ranks can have theirs"
+            f"launch: world_size is {world_size}, and a rank needs at least {MIN_BYTES_A_RANK >> 20} MiB: the "
+            f"{free / 2**30:.1f} GiB that are free here are enough for {free // MIN_BYTES_A_RANK:.0f} ranks"
         )
 
 

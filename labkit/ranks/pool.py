@@ -33,11 +33,11 @@ DRAIN_S = 2.0  # how long to go on reading what a rank has printed once it has a
 WAKE_S = 0.5  # so often a thread that waits for ranks checks whether it should stop
 
 NOT_YET_STARTED = "not started yet: the server that starts ranks is still importing torch or another package"
-NOT_ASKED_FOR = "not started yet: asking for so many ranks took all the time there was"
+NOT_ASKED_FOR = "not started yet: timeout_s was over before the server was asked for this rank"
 NO_STACK_YET = "no Python stack: still starting"
 STOPPED = "no Python stack: its process is stopped by a signal (SIGSTOP, or Ctrl-Z in its terminal)"
 STOPPED_SERVER = (
-    "not started yet: process {0}, from which ranks are started, is stopped by a signal (SIGSTOP). Let it go on: "
+    "not started yet: process {0}, from which ranks are started, is stopped by a signal (SIGSTOP). Continue it: "
     "kill -CONT {0}"
 )
 

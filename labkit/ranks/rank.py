@@ -113,8 +113,8 @@ class Rank:
             if error is not None:
                 _print_below(format_error(error))
             _print_below(
-                f"labkit: process {os.getpid()}, forked by the function (os.fork), left the function as its rank does. It was "
-                "ended here, and its result is left out: the rank alone answers. Let such a process end by os._exit(0)"
+                f"labkit: process {os.getpid()}, forked by the function (os.fork), returned from the function. It was ended here "
+                "and its result dropped: only the rank itself answers. End such a process with os._exit(0)"
             )
         _flush()
         os._exit(status & 0xFF)

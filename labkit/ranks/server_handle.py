@@ -27,8 +27,8 @@ _SET_IN_RANKS = ("OMP_NUM_THREADS",)  # each rank gets its own, so the notebook'
 _SEND_S = 10.0  # how long a server may take to take a request
 
 CUDA_IS_OPEN = (
-    "importing {} opens the GPU (/dev/nvidia*), which a forked process cannot use. So ranks are started as interpreters of "
-    "their own, which import torch anew: each launch takes some seconds longer"
+    "importing {} opens the GPU (/dev/nvidia*), which a forked process cannot use. So each rank starts as "
+    "a new interpreter, which imports torch again: a launch takes a few seconds longer"
 )
 
 

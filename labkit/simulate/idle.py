@@ -117,7 +117,7 @@ class IdleReasons:
         """Return why ``rank`` is idle at ``time``: see :func:`explain_idle`."""
         replay, n_ranks = self.replay, 1 + self.replay.dependencies.rank[-1]
         if not is_whole(rank) or not 0 <= rank < n_ranks:
-            raise ValueError(f"rank is {rank!r}, expected one of the {n_ranks} ranks of the schedule, from 0 on")
+            raise ValueError(f"rank is {rank!r}, expected one of the {n_ranks} ranks of the schedule, counted from 0")
         first, last = replay.origin_s, replay.origin_s + replay.makespan_s
         expected = f"a time in the run, from {first!r} to {last!r} s"
         check_number("time", time, lambda time: first <= time <= last, expected)

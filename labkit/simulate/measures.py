@@ -76,7 +76,7 @@ def op_rows(events: pd.DataFrame, what: str = "events") -> pd.DataFrame:
         numbers = values.to_numpy(dtype=float, na_value=np.nan)
         if (wrong := ~((numbers >= 0) & (numbers == np.floor(numbers)))).any():
             value = ops[column].iloc[int(wrong.argmax())]
-            raise ValueError(f"{what} has {value!r} in the column {column}, expected whole numbers from 0 on")
+            raise ValueError(f"{what} has {value!r} in the column {column}, expected whole numbers, 0 or more")
     return ops
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -73,14 +74,19 @@ def explain_turns(explained: Iterable[pd.DataFrame]) -> pd.DataFrame:
 def largest_difference(table: pd.DataFrame) -> str:
     """Say which part of :func:`explain_step`'s table explains most of the difference, as a fact.
 
-    Such as ``[~ 9.1 ms longer than predicted; most by waiting, 4.2 ms longer ]``.
+    Such as ``9.1 ms longer than predicted; most by waiting, 4.2 ms longer``. Where the table has
+    low and high, as :func:`explain_turns` makes it, a part is named only if it has the same sign in
+    all turns.
     """
     total = table["difference_s"].sum()
     signed = table["difference_s"] * (1 if total >= 0 else -1)
+    if "low" in table:
+        signed = signed.where(table["low"] * table["high"] > 0, -math.inf)
     largest = int(signed.to_numpy().argmax())
     change = "longer" if total >= 0 else "shorter"
     part, ms, all_ms = table["part"].iloc[largest], 1000 * signed.iloc[largest], 1000 * abs(total)
-    return fact(f"{all_ms:.1f} ms {change} than predicted; most by {part}, {ms:.1f} ms {change}", width=65)
+    most = f"most by {part}, {ms:.1f} ms {change}" if ms > 0 else "no part alike in all turns"
+    return fact(f"{all_ms:.1f} ms {change} than predicted; {most}", width=65)
 
 
 # --- an event table as steps ----------------------------------------------------------------------

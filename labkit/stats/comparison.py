@@ -17,6 +17,7 @@ from typing import NamedTuple
 from labkit.base.measurement_html import Lines
 
 MIN_REPEATS = 6  # with fewer, not even the interval from the least to the greatest is sure enough
+WITHIN_NOISE = "within noise"
 _SURE = 0.95
 
 
@@ -28,7 +29,10 @@ class Interval(NamedTuple):
     high: float
 
     def text(self, unit: str = "") -> str:
-        """Return it as ``1.40 (1.31 to 1.47) s``, with as many digits as the interval bears."""
+        """Return it as ``1.40 (1.31 to 1.47) s``, with as many digits as the interval bears.
+
+        Whole numbers stay whole, and no end is rounded to less than two digits of its own.
+        """
         digits = _decimals(*self)
         median, low, high = (f"{value:.{digits}f}" for value in self)
         return f"{median} ({low} to {high}){unit and ' ' + unit}"
@@ -39,11 +43,16 @@ class Interval(NamedTuple):
 
 
 def _decimals(median: float, low: float, high: float) -> int:
-    """Return how many decimals show two digits of the width, but at most four of the median."""
-    width, size = high - low, abs(median)
-    most = 3 - math.floor(math.log10(size)) if size else 3
-    fitting = 1 - math.floor(math.log10(width)) if width else most
-    return max(0, min(fitting, most))
+    """Return how many decimals show two digits of the width and of the smaller end.
+
+    But at most four of the median, and none of whole numbers.
+    """
+    if all(value == round(value) for value in (median, low, high)):
+        return 0
+    smallest = min((abs(end) for end in (low, high) if end), default=0.0)
+    fitting = [1 - math.floor(math.log10(size)) for size in (high - low, smallest) if size]
+    most = 3 - math.floor(math.log10(abs(median))) if median else 3
+    return max(0, min(max(fitting), most)) if high > low else max(0, most)
 
 
 def interval(values: Iterable[float]) -> Interval:
@@ -84,6 +93,11 @@ class Verdict(Lines):
         super().__init__(text)
         self.word, self.interval = word, interval
 
+    @property
+    def is_noise(self) -> bool:
+        """Whether the run cannot tell the two ways apart."""
+        return self.word == WITHIN_NOISE
+
 
 def verdict(name_a: str, a_s: Iterable[float], name_b: str, b_s: Iterable[float]) -> Verdict:
     """Say how many times as fast as b is a, or that the difference is within noise.
@@ -111,6 +125,6 @@ def verdict(name_a: str, a_s: Iterable[float], name_b: str, b_s: Iterable[float]
         longer = interval(a / b for a, b in zip(a_s, b_s, strict=True))
         word, found = "slower", longer.text("times as long")
     else:
-        word, found = "within noise", f"within noise, {speed.text('times as fast')}"
+        word, found = WITHIN_NOISE, f"within noise, {speed.text('times as fast')}"
     note = f"median of {len(a_s)} pairs and its 95 % interval"
     return Verdict(f"{name_a}, compared with {name_b}: {fact(found)} ({note})", word, speed)

@@ -8,23 +8,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
+    from labkit.stats.repeated_times import RepeatedTimes
 
-def repeats(events: pd.DataFrame, by: str = "name", name: str | None = None) -> pd.DataFrame:
+
+def repeats(events: pd.DataFrame, by: str = "name", name: str | None = None) -> RepeatedTimes:
     """Return the seconds of each repeat: a row per repeat, a column per value of ``by``.
 
     ``by`` is a column of the event table: ``"name"``, or a label such as ``"step"`` or ``"bytes"``
     that tells the ways apart. ``name`` keeps only the spans of that name. The slowest rank counts.
-    ``repeats(...).median()`` is a number per way, and two columns are what
-    :func:`labkit.stats.verdict` takes.
+    ``repeats(...).median()`` is a number per way.
 
     Raises ValueError where there are no such spans, or not as many of each way.
     """
+    from labkit.stats.repeated_times import RepeatedTimes  # here, because it loads pandas
+
     spans = events if name is None else events[events["name"] == name]
     spans = spans[spans[by].notna()].sort_values("start_s", kind="stable")
     if spans.empty:
         raise ValueError(f"repeats: no spans{f' named {name}' if name else ''} with a {by}")
     spans = spans.assign(seconds=spans["end_s"] - spans["start_s"], repeat=spans.groupby(["rank", by]).cumcount())
-    table = spans.groupby(["repeat", by], sort=False)["seconds"].max().unstack(by)
+    table = RepeatedTimes(spans.groupby(["repeat", by], sort=False)["seconds"].max().unstack(by))
     if table.isna().any(axis=None):
         counts = ", ".join(f"{value}: {count}" for value, count in table.count().items())
         raise ValueError(f"repeats: not as many repeats of each {by} ({counts})")
@@ -32,11 +35,11 @@ def repeats(events: pd.DataFrame, by: str = "name", name: str | None = None) -> 
     return table
 
 
-def turns(events: pd.DataFrame, ways: Iterable[str], name: str | None = None, warm_up: int = 1) -> pd.DataFrame:
+def turns(events: pd.DataFrame, ways: Iterable[str], name: str | None = None, warm_up: int = 1) -> RepeatedTimes:
     """Return the seconds of each repeat: a row per round and a column per way.
 
         seconds = turns(run.events, ["flat", "buckets"])
-        verdict("buckets", seconds["buckets"], "flat", seconds["flat"])
+        seconds.verdict("buckets", "flat")
 
     Step s belongs to way s % n of n ways. It lasts from the start of its first span to the end of
     its last one, of those that have its number; with ``name`` it is the spans of that name, added
@@ -45,6 +48,8 @@ def turns(events: pd.DataFrame, ways: Iterable[str], name: str | None = None, wa
     Raises ValueError where no span has a step (or that name), where the last round lacks a way, and
     where ``warm_up`` leaves no round.
     """
+    from labkit.stats.repeated_times import RepeatedTimes  # here, because it loads pandas
+
     columns = list(ways)
     spans = events[events["step"].notna() & (True if name is None else events["name"] == name)]
     if spans.empty:
@@ -59,9 +64,24 @@ def turns(events: pd.DataFrame, ways: Iterable[str], name: str | None = None, wa
         )
     if n_rounds <= warm_up:
         raise ValueError(f"turns: {n_rounds} rounds, of which {warm_up} are to warm up: expected more rounds")
-    table = type(events)(slowest.to_numpy(dtype=float).reshape(n_rounds, len(columns))[warm_up:], columns=columns)
+    table = RepeatedTimes(slowest.to_numpy(dtype=float).reshape(n_rounds, len(columns))[warm_up:], columns=columns)
     table.attrs = dict(events.attrs)
     return table
+
+
+def numbered(events: pd.DataFrame, names: Iterable[str], whole: str = "step") -> pd.DataFrame:
+    """Return the events in which the spans of these names have the number of their step.
+
+    That is the number of the span named ``whole`` of their rank that they begin in, a loop's span
+    around a step that does not know its number. Those spans are left out.
+    """
+    events = events.copy()
+    for _, own in events.groupby("rank"):
+        steps = own[own["name"] == whole].sort_values("start_s")
+        parts = own[own["name"].isin(list(names))]
+        places = steps["start_s"].searchsorted(parts["start_s"], side="right") - 1
+        events.loc[parts.index, "step"] = steps["step"].to_numpy()[places]
+    return events[events["name"] != whole]
 
 
 def one_step(events: pd.DataFrame, step: int, names: Iterable[str] | None = None, rank: int = 0) -> pd.DataFrame:

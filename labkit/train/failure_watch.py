@@ -21,7 +21,7 @@ from labkit.base.consequence import is_consequence
 POLL_S = 0.2
 SILENT_S = 2.0  # after which a rank is gone that has given no sign of life
 BY_ITSELF_S = 4.0  # for which a rank may end by itself once another one has failed
-END_S = 4.0  # which the end of a group may take after an error
+END_S = 3.0  # which the end of a group may take after an error
 READ_S = 2.0  # for which rank 0 keeps the store, so that the others read why it ends
 
 
@@ -37,6 +37,7 @@ class FailureWatch:
         self._store = store.clone()  # a connection of its own, as the rank may wait in the other
         self._rank, self._world_size, self._line = rank, world_size, line
         self._stopped, self._has_read = threading.Event(), False
+        self._gone: list[int] = []
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
@@ -70,7 +71,8 @@ class FailureWatch:
         before = self._signs_of_life()
         time.sleep(SILENT_S)
         after = self._signs_of_life()
-        return [rank for rank, sign in enumerate(after) if sign == before[rank]] if before and after else [0]
+        self._gone = [rank for rank, sign in enumerate(after) if sign == before[rank]] if before and after else [0]
+        return self._gone
 
     def _signs_of_life(self) -> list[int]:
         """Return how often each rank's watch has looked around; nothing where rank 0 is gone."""
@@ -80,13 +82,14 @@ class FailureWatch:
         return []
 
     def stop(self) -> None:
-        """Let this rank end unwatched. Rank 0, which has the store, waits for the others."""
+        """Let this rank end unwatched. Rank 0, which has the store, waits for those that live."""
         self._stopped.set()
         self._thread.join(READ_S)
         with self._line, contextlib.suppress(RuntimeError):
             self._count_as_reader()
             until = time.monotonic() + READ_S
-            while self._rank == 0 and self._store.add("readers", 0) < self._world_size and time.monotonic() < until:
+            n_living = self._world_size - len(self._gone)
+            while self._rank == 0 and self._store.add("readers", 0) < n_living and time.monotonic() < until:
                 time.sleep(POLL_S / 10)
 
     def _watch(self) -> None:

@@ -209,7 +209,7 @@ def _open_store(address: str, port: int, listener: int | None, timeout_s: float)
 
     def connect() -> None:
         limit = datetime.timedelta(seconds=CONNECT_S)
-        with without_name_server(), contextlib.suppress(RuntimeError):
+        with without_name_server(), _without_stderr(), contextlib.suppress(RuntimeError):
             stores.append(dist.TCPStore(address, port, timeout=limit, master_listen_fd=listener, **options))
 
     thread = threading.Thread(target=connect, daemon=True)
@@ -228,6 +228,19 @@ def _open_store(address: str, port: int, listener: int | None, timeout_s: float)
             "(--master-port)"
         )
     return stores[0]
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Inside, leave out what this process prints on stderr: torch prints a screen of C++ stacks."""
+    stderr = os.dup(2)
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def _hang_up(address: str, port: int) -> None:

@@ -282,7 +282,7 @@ def test_a_cell_that_is_pointed_at_changes_with_the_step_and_arrows_go_on_from_i
 def test_of_a_collective_is_shown_what_each_rank_has_after_it_and_its_sentence(explore):
     page = explore("collectives")
     for name in ("broadcast", "all_reduce"):
-        page.get_by_role("button", name=name).click()
+        page.get_by_role("radio", name=name, exact=True).check()
         expect(narration(page)).to_contain_text(f"After {name}: ")
     page.get_by_role("button", name="A step back").click()
     expect(narration(page)).to_contain_text("Before all_reduce: ")

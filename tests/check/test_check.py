@@ -124,23 +124,24 @@ def test_an_answer_is_not_blamed_for_a_machine_on_which_ranks_start_slowly(tmp_p
     assert run.stdout == "True\n", run.stderr
 
 
-NOT_TRIED = Claim("sums arrive", None, not_tried="not tried, a < b")
-
-
-def test_a_result_shows_each_claim_and_says_once_why_some_are_not_tried():
-    other = Claim("nor do others", None, not_tried="not tried, a < b")
-    result = CheckResult("dp.1", (Claim("a < b", "x > y\nz"), Claim("right", None), NOT_TRIED, other))
+def test_a_result_shows_the_claims_that_hold_and_what_is_wrong_with_the_one_that_does_not():
+    result = CheckResult("dp.1", (Claim("right", None), Claim("a < b", "x > y\nz")))
     assert not result.passed and not CheckResult("dp.1").passed
-    assert repr(result).splitlines() == [
-        "dp.1 is not right yet: 1 of 4 claims hold, 2 not tried",
-        *("  ✗ a < b", "      x > y", "      z", "  ✓ right"),
-        *("  – sums arrive", "      not tried, a < b", "  – nor do others"),
-    ]
+    assert repr(result).splitlines() == ["dp.1 is not right yet", "  ✓ right", "  ✗ a < b", "      x > y", "      z"]
+    assert result.findings == ["a < b: x > y\nz"]
     page = result._repr_html_()
-    assert "a &lt; b" in page and "x &gt; y<br>z" in page and "1 of 4 claims hold" in page
-    assert '<li><span style="color: #767676">–</span> sums arrive' in page and page.count("not tried, a &lt; b") == 1
-    assert CheckResult("dp.1", (NOT_TRIED, Claim("right", None))).findings == ["sums arrive: not tried, a < b"]
-    assert CheckResult("dp.1", (NOT_TRIED, Claim("x", "y"))).findings == ["x: y"]
+    assert "a &lt; b" in page and "x &gt; y<br>z" in page and "dp.1 is not right yet" in page
+
+
+def test_nothing_is_tried_after_the_first_claim_that_does_not_hold(answer):
+    answer(
+        "def clock_cycles(m, n):\n"
+        "    assert n == 3, 'only the first case'\n"
+        "    yield 1\n",  # neither a list, nor what each later claim asks for
+        "pipe.py",
+    )
+    (claim,) = check("pipe.2").claims
+    assert claim.wrong.startswith("clock_cycles(4, 3): it gave 1 as a clock")
 
 
 # --- what an answer does stays in its process -----------------------------------------------------
@@ -235,7 +236,7 @@ def test_an_answer_without_end_has_its_line_named_and_the_beginning_of_what_it_p
     printed = capsys.readouterr().out
     assert "it did not end in time. It was at labkit/dp.py, line " in finding
     assert "[rank 0] going round\n" in printed
-    assert printed.endswith("[rank 0] labkit: what is printed beyond this is left out\n")
+    assert printed.endswith("[rank 0] labkit: further output is left out\n")
     assert len(printed) < 2 * observer.MAX_PRINTED
 
 

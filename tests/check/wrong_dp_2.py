@@ -3,63 +3,28 @@
 
 from labkit.check import dp_2 as claims
 
-JOIN = "while not context.join():\n            pass\n"
-END = """    finally:
-        for process in context.processes:
-            process.kill()
-            process.join()
-"""
-WAIT = f"    try:\n        {JOIN}{END}"
-ONE_BY_ONE = "    for process in context.processes:\n        process.join()\n"
-RAISES_AND_LEAVES = """    while any(process.is_alive() for process in context.processes):
-        if any(process.exitcode for process in context.processes):
-            raise RuntimeError("this rank was told to fail")
-"""
-NOT_THE_LAST = """
-def _run_rank(rank, fn, world_size, backend):
-    import time
-    fn(rank, world_size, backend)
-    time.sleep(20 * (rank == 2))
-"""
 PLACE = 'os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = master_addr, str(master_port)'
 GROUP = "(backend, rank=rank, world_size=world_size)"
 
 WRONG = {
-    claims.a_process_for_each_rank: {
-        "does not wait": ("run_processes returned after fn was done on 0 of them. Wait for all", (WAIT, "")),
-        "two ranks, whatever is asked for": (
-            "fn was called with [[0, 2, 'gloo'], [1, 2, 'gloo']], expected [[0, 3, 'gloo']",
-            ("arguments = ", "world_size = min(world_size, 2)\n    arguments = "),
-        ),
-    },
     claims.ranks_form_a_group: {
-        "a group for each rank": ("itself (0, 1", (GROUP, "(backend, store=dist.HashStore(), rank=0, world_size=1)")),
-    },
-    claims.a_failure_ends_all: {
-        "hides a failure": ("as if all were well", (END, "    except Exception:\n        pass\n" + END)),
-        "raises an error of its own": (
-            "not say why: let",
-            (END, "    except Exception:\n        raise OSError\n" + END),
+        "a group for each rank": (
+            "rank 0 of 3, on gloo, found itself rank 0 in a group of ranks [0]",
+            (GROUP, "(backend, store=dist.HashStore(), rank=0, world_size=1)"),
         ),
-        "waits for one after the other": ("rank 0 still ran to its end: wait", (WAIT, ONE_BY_ONE)),
-    },
-    claims.no_process_is_left: {
-        "is not ready for an interrupt": ("keyboard: 1 of 1 were still running", (END, "    finally:\n        pass\n")),
-        "leaves processes running": (
-            "rank 0 ends first: 1 of 3 were still running",
-            (WAIT, ONE_BY_ONE.replace("processes:", "processes[:2]:")),
-            NOT_THE_LAST,
+        "ranks from the last to the first": (
+            "rank 0 of 3, on gloo, found itself rank 2 in a group of ranks [0, 1, 2]",
+            (GROUP, GROUP.replace("rank=rank", "rank=world_size - 1 - rank")),
         ),
-        "raises and leaves the others": ("rank 1 fails: 1 of 2 were still running", (WAIT, RAISES_AND_LEAVES)),
+    },
+    claims.ranks_meet_at_the_port: {
+        "at a port of its own": ("nobody listens there", ("str(master_port)", "str(master_port - 1)")),
     },
     None: {
         "does not say where to meet": ("environment variable MASTER_ADDR expected, but not set", (PLACE, "")),
-        "raises in a rank": ("ends first: it raised KeyError: 'MASTER' (labkit/dp", (PLACE, "{}['MASTER']")),
-        "is rank 0 itself": ("rank 0 ran in", ("arguments = ", "fn(0, world_size, backend)\n    arguments = ")),
-        "gives the ranks a function without a name": (
-            "Can't pickle local object 'run_processes.<locals>.<lambda>' (labkit/dp.py, line ",
-            ("mp.start_processes(_run_rank", "mp.start_processes(lambda *given: _run_rank(*given)"),
-        ),
+        "raises in a rank": ("it raised KeyError: 'MASTER' (labkit/dp", (PLACE, "{}['MASTER']")),
+        "makes no group": ("Default process group has not been initialized", (f"dist.init_process_group{GROUP}", "")),
+        "waits for one rank more": ("others than world_size says", ("=world_size)", "=world_size + 1)")),
     },
 }
 RIGHT = {
@@ -79,8 +44,5 @@ RIGHT = {
             "    store = dist.TCPStore(master_addr, master_port, world_size, rank == 0, master_listen_fd=at)",
         ),
         (GROUP, "(backend, store=store, rank=rank, world_size=world_size)"),
-    ],
-    "ends the others only after an error": [
-        (END, END.replace("finally:", "except BaseException:") + "        raise\n")
     ],
 }

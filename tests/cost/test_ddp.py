@@ -30,21 +30,6 @@ TWO_BUCKETS = {
 
 
 @pytest.mark.parametrize(
-    "calls, times_s, predicted_s, error, message",
-    [
-        ([], [], [], ValueError, "no measurement has a call in it"),
-        ([1, 2], [1.0], [1.0, 1.0], ValueError, "2 numbers of calls, 1 times and 2 predictions"),
-        ([-1], [1.0], [1.0], ValueError, "calls[0] is -1, expected a number of calls, 0 or more"),
-        ([1], [math.nan], [1.0], ValueError, "times_s[0] is nan"),
-        ([1], [1.0], ["1"], TypeError, "predicted_s[0] is '1'"),
-    ],
-)
-def test_measurements_without_a_call_are_refused(calls, times_s, predicted_s, error, message):
-    with pytest.raises(error, match=re.escape(message)):
-        fit_host_s(calls, times_s, predicted_s)
-
-
-@pytest.mark.parametrize(
     "changed, error, message",
     [
         ({"host_s": math.inf}, ValueError, "host_s is inf"),
@@ -233,10 +218,3 @@ def test_only_ddp_hides_and_its_row_is_the_predicted_step():
     step = ddp_step(1.0, ready, 0.5, SIZES, BUCKETS, 2, LINK.latency_s, LINK.bytes_per_s, 0.005)
     assert found.iteration.ddp == pytest.approx(step.end_s.max())
     assert found.iteration.all_reduce == pytest.approx(3.5 + 0.08 + 1.0 + 0.02)
-
-
-def test_a_way_without_its_cost_or_with_a_negative_one_is_refused():
-    with pytest.raises(KeyError, match="ddp"):
-        terms(host={"gather_scatter": 0.0, "all_reduce": 0.0})
-    with pytest.raises(ValueError, match="all_reduce"):
-        terms(host=HOST | {"all_reduce": -1.0})

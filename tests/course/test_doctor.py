@@ -26,6 +26,7 @@ def hidden(text: str) -> str:
     return re.sub(r"\[~ [^\]]*\]|<span class=\"labkit-measured\"[^<>]*>[^<>]*</span>", "[~]", text)
 
 
+@pytest.mark.usefixtures("static")
 def test_everything_is_looked_at_and_what_is_not_ok_comes_with_what_to_do():
     diagnosis = doctor()
     assert [fact.name for fact in diagnosis.facts] == NAMES
@@ -127,7 +128,7 @@ def test_a_driver_that_torch_cannot_use_is_a_warning_and_its_answer_is_read(monk
     monkeypatch.setattr(machine, "usable_gpus", lambda: 0)
     monkeypatch.setattr(machine, "has_gpu_driver", lambda: True)
     fact = doctor_module._gpus()
-    assert fact.status == WARNING and "torch can use no GPU: Tesla K80" in fact.found and "470.82.01" in fact.found
+    assert fact.status == WARNING and "torch cannot use any GPU: Tesla K80" in fact.found and "470.82.01" in fact.found
     smi.unlink()
     assert "nvidia-smi shows none" in doctor_module._gpus().found
 
@@ -144,10 +145,3 @@ def test_two_gpus_try_an_all_reduce(monkeypatch, hangs, told):
     fact = doctor().facts[3]
     assert (fact.status, fact.found) == (FAULT if hangs else OK, f"2.28.9, an all_reduce of two ranks {told}")
     assert ("NCCL_P2P_DISABLE=1" in fact.advice) == hangs
-
-
-def test_what_a_report_says_of_the_machine_starts_no_rank(monkeypatch):
-    answers(monkeypatch, *[H100.format("Default")] * 2)
-    monkeypatch.setattr("labkit.launch.launch", lambda *_, **__: pytest.fail("it started ranks"))
-    nccl = doctor_module.machine_facts()[3]
-    assert (nccl.name, nccl.status, nccl.found) == ("NCCL", OK, "2.28.9")

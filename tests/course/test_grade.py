@@ -8,18 +8,17 @@ import datetime
 import os
 import re
 import signal
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+import warm_python
 from class_of_students import hand_in, students
 
 from labkit import cli
-from labkit.course import grade_pages, grading, judge, points
+from labkit.course import grading, judge, points
 from labkit.course.archive import STUDENT_FILES
 from labkit.course.grading import grade_folder
 from labkit.course.judge import PACKAGE, Judge, TaskResult, claims_of, judge_in_copy
@@ -58,21 +57,12 @@ def assign_buckets(*arguments, _right=assign_buckets, **options):
 
 def test_an_answer_that_rewrites_another_tasks_judge_is_named_and_touches_no_other_task(one_judge):
     judge_of_pipe_2 = (PACKAGE / "check/pipe_2.py").read_bytes()
-    first, second, third = judge_in_copy(with_code(REWRITES), ["dp.6", "pipe.2", "dp.6"], one_judge)
-    assert not first.passed and first == third._replace(seconds=first.seconds)
-    assert first.findings == [
+    first, second = judge_in_copy(with_code(REWRITES), ["dp.6", "pipe.2"], one_judge)
+    assert not first.passed and first.findings == [
         "it has changed the lab around it (labkit/check/pipe_2.py), so what its check says does not count"
     ]
     assert second.passed and [text for text, _, _ in second.claims] == claims_of("pipe.2")
     assert (PACKAGE / "check/pipe_2.py").read_bytes() == judge_of_pipe_2
-
-
-@pytest.mark.slow
-def test_an_answer_that_deletes_the_lab_is_named_in_a_short_line(one_judge):
-    deletes = "\n\nimport shutil\n\ndef assign_buckets(*_, **__):\n    shutil.rmtree(__file__.rpartition('/')[0])\n"
-    gone, right = judge_in_copy(with_code(deletes), ["dp.6", "pipe.2"], one_judge)
-    assert re.search(r"has changed the lab around it \(labkit/\S+, \S+, \S+ and \d\d\d more\)", gone.first_finding)
-    assert right.passed
 
 
 KILLS_ITS_JUDGE = """
@@ -125,16 +115,14 @@ TEXTS = [f"claim {n}" for n in range(4)]
     ("marks", "got"),
     [
         ("✓✓✓✓", 10.0),
-        ("✓✗✓✓", 7.5),
-        ("✗–––", 0.0),
-        ("✓✓✗", 5.0),  # a check that stops at the first claim that fails
-        ("  ✗", 5.0),  # or says no more than that one
+        ("✓✓✗", 5.0),
+        ("✗", 0.0),
         ("", 0.0),
     ],
 )
 def test_each_claim_that_holds_brings_an_equal_share_of_a_tasks_points(marks, got, monkeypatch):
     monkeypatch.setattr(points, "claims_of", lambda task: TEXTS)
-    claims = [(text, mark, "") for text, mark in zip(TEXTS, marks, strict=False) if mark != " "]
+    claims = [(text, mark, "") for text, mark in zip(TEXTS, marks, strict=False)]
     grade = Grade("ada", results=[TaskResult("dp.1", False, claims, [], 1.0)])
     assert grade.points("dp.1", Points({"dp.1": 10})) == got
 
@@ -289,22 +277,6 @@ def test_a_fault_of_this_machine_costs_no_student_points_and_is_tried_again(tmp_
     assert judged_names.count("# refused of ada") == 2 and judged_names.count("# right of bob") == 1
 
 
-def test_stopped_by_ctrl_c_it_has_written_what_is_done_and_goes_on_from_there(tmp_path, judged_names):
-    for n in range(4):
-        put(tmp_path, f"student_{n}")
-
-    def interrupt(line):
-        if line.startswith("2 of 4"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        grade_folder(tmp_path, TABLE, tmp_path / "out", say=interrupt)
-    assert len({name for name, _ in rows(tmp_path / "out")}) == 2
-    said = []
-    assert grade_folder(tmp_path, TABLE, tmp_path / "out", say=said.append)
-    assert said[0] == "2 of 4 are graded already" and len({name for name, _ in rows(tmp_path / "out")}) == 4
-
-
 def test_a_folder_without_archives_is_refused(tmp_path, capsys):
     assert cli.main(["grade", str(tmp_path)]) == 2
     assert "there is no .zip in" in capsys.readouterr().err
@@ -329,63 +301,38 @@ def test_the_class_page_says_how_often_each_claim_failed_and_links_each_students
     assert "16.67 of 20 points" in eve
 
 
-def test_a_claim_is_counted_as_not_reached_where_a_check_stopped_before_it(monkeypatch):
-    for module in (points, grade_pages):
-        monkeypatch.setattr(module, "claims_of", lambda task: TEXTS)
-    endings = [("✓✓✗", "a"), ("✗", "b"), ("✓✓✓✓", "c"), ("✓✗", "d"), ("✓✗", "e")]
-    grades = [
-        Grade(name, results=[TaskResult("dp.1", False, [*zip(TEXTS, marks, [""] * 4, strict=False)], [], 1.0)])
-        for marks, name in endings
-    ]
-    found = [claim[1:] for claim in grade_pages.failed_claims([*grades, Grade("f", error="no")], Points({"dp.1": 10}))]
-    assert found == [("claim 1", 2, 1), ("claim 0", 1, 0), ("claim 2", 1, 3)]
-
-
 # --- as an instructor does it ---------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_wrong_answers_fail_with_their_findings_and_right_ones_pass(tmp_path):
     """benchmarks/grade_class.py does so with all of them."""
-    known = {}
-    for n, student in enumerate(students()):
-        if n in (0, 48):
-            known[f"student_{n}"] = student
-            hand_in(student, tmp_path / f"student_{n}.zip")
-    assert cli.main(["grade", str(tmp_path), "--jobs", "2"]) == 0
-    found = rows(tmp_path / "grades")
-    for name, student in known.items():
-        pages = (tmp_path / f"grades/students/{name}.html").read_text()
-        for task in TASKS:
-            row = found[name, task]
-            assert (row["points"] == row["of"]) is (task not in student.wrong) or task in student.in_doubt, row
-        assert pages.count("✗") >= len(student.wrong) == 3
-        assert all(phrase in row_of(found, name, task) for task, phrase in student.wrong.items())
-
-
-def row_of(found: dict, name: str, task: str) -> str:
-    return found[name, task]["first_finding"]
+    student = next(students())
+    hand_in(student, tmp_path / "ada.zip")
+    assert cli.main(["grade", str(tmp_path)]) == 0
+    found, page = rows(tmp_path / "grades"), (tmp_path / "grades/students/ada.html").read_text()
+    for task in TASKS:
+        row = found["ada", task]
+        assert (row["points"] == row["of"]) is (task not in student.wrong) or task in student.in_doubt, row
+        assert student.wrong.get(task, "") in row["first_finding"]
+    assert page.count("✗") >= len(student.wrong) == 3
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_all_processes_and_the_same_command_goes_on(tmp_path):
+def test_ctrl_c_ends_all_processes_and_the_same_command_goes_on(tmp_path, capsys):
     (tmp_path / "points.toml").write_text('[points]\n"pipe.2" = 10\n')
     for n in range(3):
         with zipfile.ZipFile(tmp_path / f"student_{n}.zip", "w") as file:
             file.writestr("labkit/pipe.py", RIGHT["labkit/pipe.py"] + f"# {n}\n".encode())
-    command = [sys.executable, "-m", "labkit.cli", "grade", str(tmp_path), "--points", str(tmp_path / "points.toml")]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as graded:
-        lines = iter(graded.stdout.readline, "")
-        assert next(line for line in lines if line.startswith("1 of 3"))
-        started = psutil.Process(graded.pid).children(recursive=True)
-        graded.send_signal(signal.SIGINT)
-        assert "the same command goes on from here" in graded.communicate()[1]
-        assert graded.returncode == 130
+    command = ["grade", str(tmp_path), "--points", str(tmp_path / "points.toml")]
+    graded = warm_python.Program("-m", "labkit.cli", *command, PYTHONPATH=str(ROOT))
+    assert graded.prints("1 of 3")
+    started = psutil.Process(graded.process.pid).children(recursive=True)
+    os.kill(graded.process.pid, signal.SIGINT)
+    done = graded.ended()
+    assert done.returncode == 130 and "the same command goes on from here" in done.stderr
     assert started and not psutil.wait_procs(started, timeout=10)[1]
     n_done = len({name for name, _ in rows(tmp_path / "grades")})
-    again = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert again.returncode == 0 and f"{n_done} of 3 are graded already" in again.stdout
+    assert cli.main(command) == 0
+    assert f"{n_done} of 3 are graded already" in capsys.readouterr().out
     assert {row["points"] for row in rows(tmp_path / "grades").values()} == {"10"}

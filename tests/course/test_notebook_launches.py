@@ -126,19 +126,3 @@ def test_a_function_that_sleeps_is_launched_over_gloo_or_a_link(path):
     for launched in launches(path):
         if launched.function in sleeping(path):
             assert launched.options.get("backend") == "gloo" or launched.options["link"], launched
-
-
-COLLECTIVE = re.compile(r"dist\.(all_reduce|broadcast|all_gather|reduce|send|recv|isend)\(|average_gradients\(")
-MADE = re.compile(r"gpt2\(|torch\.(zeros|ones|full|tensor|randn)\(")
-ON_THE_CPU = {"add_up", "by_hand"}  # the first examples of all, and one on gloo
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_what_ranks_make_and_send_each_other_is_on_their_device(path):
-    """In an NCCL launch tensors on the CPU go over gloo, and a time says nothing of the GPU."""
-    defined = [node for cell in cells(path) for node in ast.walk(cell) if isinstance(node, ast.FunctionDef)]
-    sources = {node.name: ast.unparse(node) for node in defined}
-    for launched in launches(path):
-        source = sources.get(launched.function, "")
-        if launched.options.get("backend") is None and COLLECTIVE.search(source) and MADE.search(source):
-            assert "device()" in source or launched.function in ON_THE_CPU, launched

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import warm_python
 
 from labkit.course import notebooks, student
 from labkit.course.student import MarkerError, write_student_edition
@@ -117,7 +118,7 @@ def test_a_solution_becomes_a_todo_error_what_is_for_instructors_stays_and_all_e
 
 
 REFUSED = {  # where to write, what is there before, and why it is refused
-    "a directory with something in it": ("edition", "edition/homework.txt", FileExistsError, "something in it already"),
+    "a directory with something in it": ("edition", "edition/homework.txt", FileExistsError, "is not empty"),
     "a file": ("edition", "edition", FileExistsError, "is a file"),
     "one by a roundabout way": ("repository/../repository/new", None, ValueError, "inside the repository"),
 }
@@ -134,6 +135,13 @@ def test_a_target_that_holds_something_is_refused_and_left_alone(repository, dir
     assert files(repository.parent) == before
 
 
+def test_where_labkit_is_installed_without_its_repository_no_edition_is_made(tmp_path):
+    (tmp_path / "site-packages/labkit").mkdir(parents=True)
+    with pytest.raises(ValueError, match="site-packages, which is not its repository"):
+        write_student_edition(tmp_path / "edition", tmp_path / "site-packages")
+    assert not (tmp_path / "edition").exists()
+
+
 TODO = "    ### TODO dp.1 (2 minutes): Give twice x.\n    ### Any way will do.\n"
 BEGIN, END = "### BEGIN SOLUTION dp.1", "### END SOLUTION"
 BAD = {  # a change to SOURCE, and what is said of it
@@ -142,7 +150,6 @@ BAD = {  # a change to SOURCE, and what is said of it
     "begins twice": (END, BEGIN, "line 15: .*has not ended"),
     "an unknown task": (BEGIN, "### BEGIN SOLUTION dp.99", "line 10: task 'dp.99' is unknown"),
     "a misspelt begin": (BEGIN, "## Begin solution dp.1", "line 10: .* is not a marker"),
-    "a misspelt end": (END, f"{END} dp.1", "line 15: .* is not a marker"),
     "nothing says what to do": (TODO, "", "what to do is missing"),
     "what to do is another task's": ("### TODO dp.1", "### TODO dp.2", "Write '### TODO dp.1"),
     "nothing between the markers": ("    y = x + x\n\n    return y\n", "", "line 10: nothing stands between"),
@@ -174,12 +181,6 @@ def test_a_notebook_has_no_outputs_and_a_todo_where_a_solution_stood_and_all_els
     (repository / "notebooks/00.ipynb").write_text(notebook(text, *map(cell, sources)))
     unrun = [cell(source) | {"outputs": [], "execution_count": None} for source in [sources[0], to_do, *sources[2:]]]
     assert json.loads((edition(repository) / "notebooks/00.ipynb").read_text()) == json.loads(notebook(text, *unrun))
-
-
-def test_a_notebook_without_outputs_is_copied_to_the_byte(repository):
-    unrun = notebook(cell("1 + 1") | {"outputs": [], "execution_count": None}).replace("\\u00e9", "é") + "\n"
-    (repository / "notebooks/00.ipynb").write_text(unrun)
-    assert (edition(repository) / "notebooks/00.ipynb").read_text() == unrun
 
 
 WRITTEN_BY_NOTEBOOKS = [
@@ -279,34 +280,6 @@ def test_no_file_of_the_student_edition_holds_a_piece_of_a_solution(real_edition
     assert leaks(ROOT / "labkit") >= {("dp.py", "dp.4"), ("pipe.py", "pipe.2")}
 
 
-LOOP, IF, SUM = "for p in net.parameters():", "    if p.grad is not None:  # frozen", "        dist.all_reduce(p.grad)"
-CLOCKS = "    yield [(c - s, s) for s in range(num_partitions) if 0 <= c - s < num_batches]"
-PLANTED = {  # what gives a solution away, and of which task
-    "with other names": ("leak.py", [LOOP, IF, SUM], "dp.4"),
-    "with a line left out": ("leak.py", [LOOP, SUM], "dp.4"),
-    "indented, with other spaces": ("deep/leak.py", [f"\t\t{line} " for line in (LOOP, IF, SUM)], "dp.4"),
-    "in a docstring": ("leak.py", [f'"""{LOOP}', IF, SUM, '"""'], "dp.4"),
-    "in a comment": ("leak.py", [f"# {line}" for line in (LOOP, IF, SUM)], "dp.4"),
-    "as a diff": ("leak.md", [f"+{line}" for line in (LOOP, IF, SUM)], "dp.4"),
-    "in a notebook": ("leak.ipynb", [notebook({"cell_type": "markdown", "source": [f"{LOOP}\n", SUM]})], "dp.4"),
-    "one line that is nearly all of it": ("leak.toml", ["hint = 'no'", CLOCKS], "pipe.2"),
-}
-
-
-@in_the_marked_source
-@pytest.mark.parametrize(("name", "lines", "task"), PLANTED.values(), ids=PLANTED)
-def test_a_planted_solution_is_found(name, lines, task, tmp_path):
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_text("\n".join(lines))
-    assert leaks(tmp_path) == {(name, task)}
-
-
-@in_the_marked_source
-def test_the_markers_of_solutions_are_in_no_student_file(real_edition):
-    for name in STUDENT_FILES:
-        assert "SOLUTION" not in (real_edition / name).read_text()
-
-
 @in_the_marked_source
 def test_notebooks_come_without_outputs_and_without_guesses(real_edition):
     paths = sorted((real_edition / "notebooks").iterdir())
@@ -344,7 +317,7 @@ def test_agents_md_tells_assistants_to_fill_in_no_todo_and_where_to_point(real_e
 @in_the_marked_source
 def test_the_student_files_can_be_imported_and_check_says_todo_of_every_task(real_edition):
     code = "import labkit.dp, labkit.pipe; from labkit import cli; raise SystemExit(cli.main(['check']))"
-    run = subprocess.run([sys.executable, "-c", code], cwd=real_edition, capture_output=True, text=True)
+    run = warm_python.run("-c", code, folder=real_edition)
     expected = []
     for task in TASKS:
         name = f"labkit/{task_file(task).name}"

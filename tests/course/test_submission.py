@@ -13,6 +13,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import warm_python
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from labkit import cli
@@ -95,7 +96,7 @@ def test_a_wrong_call_ends_with_2_and_a_sentence(arguments, capsys, lab):
     assert capsys.readouterr().err.startswith(f"labkit {arguments[0]}: ")
 
 
-@pytest.mark.parametrize("step", ["judge_in_copy", "_add_notebooks", "_add_report", "_manifest"])
+@pytest.mark.parametrize("step", ["judge_in_copy", "_manifest"])
 def test_an_interrupted_submit_leaves_nothing_behind(step, lab, monkeypatch, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -153,13 +154,8 @@ def test_it_packs_whole_files_and_what_the_student_made_and_no_other_file(lab, c
     monkeypatch.setenv("LABKIT_ANSWERS", str(lab / ".labkit"))
     nothing_left, lines, members = submitted(lab, capsys)
     expected = {*STUDENT_FILES, "manifest.json", "figures/a.svg"}
-    expected |= {
-        "notebooks/01_a.ipynb",
-        "notebooks/09_e.ipynb",
-        "notebooks/01_a.html",
-        "runs/one/merged.json",
-        "runs/one/loss_0.txt",
-    }
+    expected |= {"notebooks/01_a.ipynb", "notebooks/09_e.ipynb", "notebooks/01_a.html"}
+    expected |= {"runs/one/merged.json", "runs/one/loss_0.txt"}
     assert {*members.namelist()} == expected
     assert members.read("labkit/dp.py") == b"def (:\r\n\xff" and members.read("notebooks/01_a.ipynb").decode() == saved
     assert nothing_left and lines[-1] == "Nothing is left to do: hand in mine.zip."
@@ -197,10 +193,6 @@ NORMAL = {
         ran('check("pipe.2")', 2),
     ],
     "a check that was run again after a fix": [ran('check("pipe.2")', 9), ran("1", 2)],
-    "a picture without alt text, of which nbconvert warns": [
-        ran('check("pipe.2")', 1, new_output("display_data", data={"image/png": "aGVsbG8="}))
-    ],
-    "a notebook of no task that was run in part": [ran("1", 1), new_code_cell("2")],
 }
 
 
@@ -212,14 +204,6 @@ def test_it_does_not_complain_of_normal_work(what, lab, capfd):
     said = capfd.readouterr()
     assert said.out.splitlines()[-1] == "Nothing is left to do: hand in mine.zip." and not said.err
     assert "\n- " not in said.out
-
-
-def test_a_run_on_cpus_alone_is_said_and_is_no_fault(lab, capsys):
-    (lab / "runs/one").mkdir(parents=True)
-    run = {"config": {"seed": 0}, "world_size": 1, "devices": ["cpu"], "backend": "gloo"}
-    (lab / "runs/one/merged.json").write_text(json.dumps(run))
-    assert cli.main(["submit", "--only", "pipe.2"]) == 0
-    assert "On CPUs ran one: say so where you compare times." in capsys.readouterr().out
 
 
 def test_what_is_left_to_do_is_said_in_a_line_each_and_the_last_line_says_what_is_next(lab, capsys):
@@ -244,21 +228,8 @@ def test_what_is_left_to_do_is_said_in_a_line_each_and_the_last_line_says_what_i
     assert len(remarks) == len(begins)
     for remark, begin in zip(remarks, begins, strict=True):
         assert remark.startswith(begin)
-    assert not nothing_left and lines[-1].startswith("Next: see to the lines with - above")
+    assert not nothing_left and lines[-1].startswith("Next: see to the lines that begin with -")
     assert "notebooks/02_b.ipynb" in members.namelist() and "notebooks/08_e.html" not in members.namelist()
-
-
-def test_a_notebook_is_packed_as_html_without_its_scripts(lab, capsys):
-    script = new_output("display_data", data={"text/html": "<b>bold</b><script>steal()</script>"})
-    (lab / "notebooks/01_a.ipynb").write_text(notebook(ran("1", 1, script)))
-    page = submitted(lab, capsys)[2].read("notebooks/01_a.html").decode()
-    assert "<b>bold</b>" in page and "<script" not in page and "steal" not in page
-
-
-def test_a_second_submit_replaces_the_first_ones_archive(lab, capsys):
-    first = submitted(lab, capsys)[2].read("labkit/pipe.py")
-    (lab / "labkit/pipe.py").write_bytes(first + b"# better\n")
-    assert submitted(lab, capsys)[2].read("labkit/pipe.py") == first + b"# better\n"
 
 
 # --- somebody else's archive ----------------------------------------------------------------------
@@ -290,20 +261,21 @@ MEASURED = """
 import pathlib, resource, sys
 from labkit.course.archive import read_submission
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    read_submission(pathlib.Path(sys.argv[1]))
-except ValueError as error:
-    print(error)
+for path in map(pathlib.Path, sys.argv[1:]):
+    try:
+        read_submission(path)
+    except ValueError as error:
+        print(error)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED])
-def test_a_small_member_that_unpacks_to_300_mib_takes_no_memory(method, tmp_path):
-    path = zipped(tmp_path / "x.zip", {"labkit/dp.py": bytes(300 << 20)}, method)
-    ended = subprocess.run([sys.executable, "-c", MEASURED, str(path)], capture_output=True, text=True, cwd=ROOT)
+def test_a_small_member_that_unpacks_to_100_mib_takes_no_memory(tmp_path):
+    methods, content = (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED), {"labkit/dp.py": bytes(100 << 20)}
+    paths = [zipped(tmp_path / f"{method}.zip", content, method) for method in methods]
+    ended = subprocess.run([sys.executable, "-c", MEASURED, *paths], capture_output=True, text=True, cwd=ROOT)
     *said, kilobytes = ended.stdout.splitlines()
-    assert said and int(kilobytes) < 50_000, ended.stderr
+    assert len(said) == 3 and int(kilobytes) < 50_000, ended.stderr
 
 
 def test_whatever_bytes_of_an_archive_are_damaged_it_is_read_or_refused(tmp_path):
@@ -326,7 +298,7 @@ def test_whatever_bytes_of_an_archive_are_damaged_it_is_read_or_refused(tmp_path
 
 def test_what_a_grader_should_know_of_an_archive_is_said(tmp_path):
     assert read_submission(zipped(tmp_path / "x.zip", {"mine/labkit/pipe.py": "1"})).remarks == [
-        "it has no manifest.json that can be read: labkit submit did not make it",
+        "its manifest.json is missing or cannot be read: labkit submit did not make it",
         "labkit/dp.py is not in it",
     ]
     members = {"labkit/dp.py": "1", "old/labkit/dp.py": "2", "labkit/pipe.py": "3", "manifest.json": '{"sha256": {}}'}
@@ -348,9 +320,7 @@ def test_an_archives_layout_has_its_rules(tmp_path):
 
 
 def labkit(lab: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(lab)}
-    command = [sys.executable, "-m", "labkit.cli", *arguments]
-    return subprocess.run(command, cwd=lab, env=environment, capture_output=True, text=True, check=False)
+    return warm_python.run("-m", "labkit.cli", *arguments, folder=lab, PYTHONPATH=str(lab))
 
 
 FIRST_ATTEMPT = """def clock_cycles(num_batches, num_partitions):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from labkit import trace
 from labkit.launch import device, launch
-from labkit.trace import record, span
+from labkit.trace import span
 
 pytestmark = pytest.mark.gpu
 
@@ -41,15 +41,6 @@ def test_a_span_is_timed_on_the_stream_and_never_synchronises():
     (queued_s, done_s), event = run.values[0], run.events.iloc[0]
     assert queued_s < 0.5 * done_s  # the block was left long before the GPU was done
     assert event.end_s - event.start_s == pytest.approx(done_s, rel=0.1)
-
-
-def test_spans_in_the_notebook_are_timed_on_the_stream_too():
-    torch.ones(1, device="cuda")
-    with record() as recording:
-        queued_s, done_s = long_multiplication()
-    event = recording.events.iloc[0]
-    assert queued_s < 0.5 * done_s
-    assert event.end_s - event.start_s == pytest.approx(done_s, rel=0.2)
 
 
 def busy(seconds=BUSY_S):

@@ -8,7 +8,6 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
-from test_1_facts import collectives
 
 from labkit.launch import device, launch
 
@@ -87,13 +86,3 @@ def test_cuda_visible_devices_counts_as_it_is_at_each_launch(monkeypatch, capfd)
         run = launch(step_on_own_device, world_size=1)
         assert (run.backend, run.values) == (backend, [expected])
     assert capfd.readouterr().err == ""
-
-
-def test_two_gpus_add_up_without_peer_to_peer_too(monkeypatch, measured):
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
-    for disable in ("0", "1"):
-        monkeypatch.setenv("NCCL_P2P_DISABLE", disable)
-        run = launch(collectives, world_size=2, timeout_s=60)
-        assert run.values == [([3.0], [1.0], [1.0]), ([3.0], [1.0], [0.0])]
-        measured(f"collectives of two GPUs, NCCL_P2P_DISABLE={disable}", run.seconds, "s")

@@ -153,10 +153,6 @@ def test_a_scheduled_pipeline_on_shared_nccl_ranks_has_one_processs_loss_and_gra
     check_steps(schedule, run.values)
 
 
-def test_a_scheduled_pipeline_of_four_shared_nccl_ranks_has_one_processs_loss_and_gradients():
-    check_steps(schedule := one_f_one_b(4, 6), launch(scheduled_steps, schedule, world_size=4, share_gpu=True).values)
-
-
 def test_over_gloo_what_stages_on_a_gpu_send_each_other_goes_through_the_cpu():
     run = launch(scheduled_steps, schedule := zero_bubble_v(2, 4), "cuda", backend="gloo")
     check_steps(schedule, run.values)

@@ -30,21 +30,8 @@ def test_every_way_to_agree_trains_bert_alike_on_nccl():
 def test_a_process_started_by_hand_takes_its_gpu_and_nccl(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    flags = [
-        "--data-dir",
-        "shipped",
-        "--model=",
-        "--limit",
-        "64",
-        "--limit-eval",
-        "16",
-        "--epochs",
-        "1",
-        "--world-size",
-        "1",
-        "--local-rank",
-        "0",
-    ]
+    flags = ["--data-dir", "shipped", "--model=", "--limit", "64", "--limit-eval", "16", "--epochs", "1"]
+    flags += ["--world-size", "1", "--local-rank", "0"]
     command = [sys.executable, "-m", "labkit.train", "glue", *flags, "--master-port", str(port)]
     done = subprocess.run([*command, "--output-dir", str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

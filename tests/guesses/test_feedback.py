@@ -67,19 +67,3 @@ def test_a_choice_is_told_what_speaks_for_the_right_one_and_against_its_own():
     assert processes == Feedback("It is. Processes send what they share.")
     assert no_idea == Feedback("It is “processes”. Processes send what they share.")
     assert threads == Feedback(f"{no_idea.text} Your choice, “threads”: Threads share the GIL.")
-
-
-SPANS = {"GPipe": 33.0, "1F1B": 33.0, "ZB-H1": 27.0, "ZB-H2": 24.0}
-
-
-def test_a_wrong_order_names_the_worst_pair_and_the_model_that_it_follows():
-    wrong = ["ZB-H1", "ZB-H2", "1F1B", "GPipe"]
-    text, left_out, _ = feedback.on_order(wrong, SPANS, {"if splitting the backward pass were all": wrong})
-    assert "You put ZB-H1 before ZB-H2. That would be so if splitting" in text
-    assert left_out == "if splitting the backward pass were all"
-
-
-def test_equals_are_right_in_either_order_and_no_idea_is_told_the_order():
-    for order in (["ZB-H2", "ZB-H1", "1F1B", "GPipe"], ["ZB-H2", "ZB-H1", "GPipe", "1F1B"]):
-        assert feedback.on_order(order, SPANS, {}).text == "It is: ZB-H2 24 < ZB-H1 27 < GPipe 33 = 1F1B 33."
-    assert feedback.on_order(None, SPANS, {}).text == "It is ZB-H2 24 < ZB-H1 27 < GPipe 33 = 1F1B 33."

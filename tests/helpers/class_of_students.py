@@ -19,7 +19,11 @@ from labkit.todo import task_file
 LABKIT = Path(__file__).parents[2] / "labkit"
 # A student has at most one wrong answer to each of these, so that none keeps another from being
 # tried.
-TOGETHER = [["dp.1", "dp.2", "dp.3", "dp.4"], ["dp.5", "dp.6", "dp.7"], ["pipe.1", "pipe.2", "pipe.3", "pipe.4"]]
+TOGETHER = [
+    ["dp.1", "dp.2", "dp.3", "dp.4"],
+    ["dp.5", "dp.6", "dp.7", "dp.8"],
+    ["pipe.1", "pipe.2", "pipe.3", "pipe.4"],
+]
 WITH_THEM = ["pipe.5"]  # comes with pipe.3 or pipe.4
 AFTER = {"dp.6": ["dp.7"], "pipe.1": ["pipe.3", "pipe.4"], "pipe.2": ["pipe.3", "pipe.4"], "pipe.3": ["pipe.4"]}
 ENDLESS = "\n\ndef ring_all_reduce(tensor):\n    while True:\n        pass\n"

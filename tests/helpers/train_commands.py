@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 
+from warm_python import Program
+
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
 
 
@@ -29,18 +31,6 @@ def by_torchrun(*flags: str, **environment: str) -> subprocess.CompletedProcess[
     return done
 
 
-def terminal(*flags: str) -> subprocess.Popen[str]:
+def terminal(*flags: str) -> Program:
     """A process that is one rank of a command, as in a terminal of its own."""
-    command = [sys.executable, "-m", "labkit.train", *flags]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=os.environ | ENVIRONMENT)
-
-
-def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
-    """Exit status, stdout and stderr of processes, once they have ended."""
-    try:
-        printed = [process.communicate(timeout=200) for process in processes]
-        return [(process.returncode, *both) for process, both in zip(processes, printed, strict=True)]
-    finally:
-        for process in processes:
-            process.kill()
+    return Program("-m", "labkit.train", *flags, **ENVIRONMENT)

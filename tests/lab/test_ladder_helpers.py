@@ -19,20 +19,6 @@ def test_the_first_epoch_that_differs_is_named_and_rounding_is_no_difference():
     assert ladder.first_difference(PRINTED, broken.replace("2.1800", "2.1900")) == 1
 
 
-@pytest.mark.parametrize("other", ["", PRINTED.replace("step 14", "step 15")])
-def test_losses_of_other_steps_are_not_compared(other):
-    with pytest.raises(ValueError, match="expected those of the same steps"):
-        ladder.first_difference(PRINTED, other)
-    with pytest.raises(ValueError, match="0 losses and 0"):
-        ladder.first_difference("", "")
-
-
-def test_beside_shows_the_end_of_each_epoch_and_says_whether_all_agree(capsys):
-    table = ladder.beside({1: PRINTED, 2: PRINTED, 3: PRINTED.replace("1.8040", "1.9040")}, 3, before=2)
-    assert "all 3 losses agree up to rounding: False" in capsys.readouterr().out
-    assert table.loc[(1, 14)].tolist() == ["[≈ 1.804]", "[≈ 1.904]"] and len(table) == 2
-
-
 def test_fsdp2_holds_half_of_what_ddp_holds_and_sends_more_than_it():
     held, sent = (
         [launch(count, wrap, backend="gloo", threads=1).values[0] for wrap in (DistributedDataParallel, ladder.shard)]

@@ -22,26 +22,6 @@ mse = torch.nn.functional.mse_loss
 # --- what it computes -----------------------------------------------------------------------------
 
 
-def test_output_and_gradients_are_those_of_a_multiplication():
-    stage, x = EmulatedStage(0, 0, 0), torch.randn(3, 5, requires_grad=True)
-    with torch.no_grad():
-        stage.weight.fill_(2.5)
-    weight, plain = stage.weight.detach().clone().requires_grad_(), x.detach().clone().requires_grad_()
-    y, expected = stage(x), plain * weight
-    torch.testing.assert_close(y, expected)
-    y.square().mean().backward()
-    expected.square().mean().backward()
-    torch.testing.assert_close([x.grad, stage.weight.grad], [plain.grad, weight.grad])
-
-
-@pytest.mark.parametrize("name", ["forward_s", "input_grad_s", "weight_grad_s"])
-@pytest.mark.parametrize(("value", "error"), [(-0.1, ValueError), (float("inf"), ValueError), ("1", TypeError)])
-def test_a_time_that_is_no_number_of_seconds_is_refused_by_name(name, value, error):
-    times = {"forward_s": 0.0, "input_grad_s": 0.0, "weight_grad_s": 0.0} | {name: value}
-    with pytest.raises(error, match=f"{name} is {value!r}, expected a finite number of seconds"):
-        EmulatedStage(**times)
-
-
 # --- how long it takes ----------------------------------------------------------------------------
 
 

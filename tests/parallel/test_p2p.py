@@ -181,7 +181,7 @@ LANES = {"a lane for each pair of ranks": lambda rank, peer: (rank, peer), "one 
 @pytest.mark.parametrize("patient", [False, True], ids=["queued", "handshake"])
 @pytest.mark.parametrize("lane", LANES.values(), ids=LANES)
 def test_everything_arrives_and_nobody_waits_for_ever_on_lanes_that_keep_their_order(lane, patient):
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(any_schedule, st.frozensets(st.integers(0, 5)))
     def holds(schedule, frozen):
         network = Network(schedule.n_ranks, lane, patient)
@@ -268,22 +268,6 @@ def test_an_op_out_of_its_turn_or_place_is_said_by_name(calls, error, message):
     channel = alone()
     with pytest.raises(error, match=message):
         for call in calls.split(", "):
-            make(channel, call)
-
-
-@pytest.mark.parametrize(
-    "calls, message",
-    [
-        (["send 0F0", "receive 0B1"], "cannot be sent or received before the activation for stage 1, micro-batch 1"),
-        (["finish"], "the step is over, and what 0F0 gives was not sent"),
-    ],
-)
-def test_what_was_not_sent_is_said_before_anybody_is_waited_for(monkeypatch, calls, message):
-    monkeypatch.setattr(p2p, "dist", Network(2, LANES["one lane a rank"], patient=False))
-    p2p.dist._here.rank = 0
-    channel = P2P(gpipe(2, 2), 0, None, {0: CPU})
-    with pytest.raises(RuntimeError, match=message):
-        for call in calls:
             make(channel, call)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import ctypes
 import fcntl
 import inspect
@@ -254,6 +255,11 @@ def a_lock_has_a_timeout():
 
 def an_event_has_a_timeout():
     threading.Event().wait(SECONDS)
+
+
+def a_queue_has_a_timeout():
+    with contextlib.suppress(queue.Empty):
+        queue.SimpleQueue().get(timeout=SECONDS)
 
 
 def a_pool_of_threads_runs_it():

@@ -1,10 +1,11 @@
-"""What a thread waits for is told where that is certain; any other thread is alive."""
+"""What a thread waits for inside torch is told where that is certain, and whose lines they are.
+
+That locks, queues and events are waits, and other waits are not, test_hangs and test_correct_runs
+show in ranks."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import queue
 import sys
 import sysconfig
 import threading
@@ -22,117 +23,27 @@ from labkit.ranks.work_log import WorkLog
 TORCH = os.path.dirname(torch.__file__)
 
 
-class Holder:
-    """A lock that is taken, and a queue that is empty, as attributes of another object."""
-
-    def __init__(self, lock):
-        self.lock, self.results = lock, queue.SimpleQueue()
-
-
-@pytest.fixture
-def lock():
-    lock = threading.Lock()
+def test_to_find_a_lock_by_its_name_runs_no_code_of_the_readers():
+    lock, asked = threading.Lock(), []
     lock.acquire()
-    return lock
 
-
-@pytest.fixture
-def waiting():
-    """waiting(wait): a thread that has come to its wait: its frame, and its number in Linux."""
-
-    def start(wait):
-        thread = threading.Thread(target=wait, daemon=True)
-        thread.start()
-        calls = [["one"], ["another"]]
-        while calls[-1] != calls[-2] or not calls[-1][0].isdigit():  # until it is in the same call twice
-            time.sleep(0.05)
-            calls.append(thread_wait._system_call(thread.native_id))
-        return sys._current_frames()[thread.ident], thread.native_id
-
-    return start
-
-
-def takes(lock):
-    def take():
-        lock.acquire()
-
-    return take
-
-
-def enters(lock):
-    def enter():
-        with lock:
-            pass
-
-    return enter
-
-
-def takes_that_of(holder):
-    def take():
-        with holder.lock:
-            pass
-
-    return take
-
-
-def gets_from(holder):
-    def get():
-        return [holder.results.get(True) for _ in range(2)]
-
-    return get
-
-
-def waits_for_condition():
-    condition = threading.Condition()
-    with condition:
-        condition.wait()
-
-
-@pytest.mark.skipif(not thread_wait._FUTEX, reason="no Linux whose system calls are known")
-def test_a_lock_a_queue_and_an_event_are_waits_for_another_thread(waiting, lock):
-    holder, another = Holder(lock), threading.Thread(target=takes(lock), daemon=True)
-    another.start()
-    waits = [takes(lock), enters(lock), takes_that_of(holder), gets_from(holder), waits_for_condition]
-    for wait in [*waits, queue.Queue().get, threading.Event().wait, another.join]:
-        assert what_it_waits_for(*waiting(wait)) == "thread", wait
-
-
-@pytest.mark.skipif(not thread_wait._FUTEX, reason="no Linux whose system calls are known")
-def test_a_wait_with_a_time_limit_or_for_another_process_is_alive(waiting, lock):
-    shared = multiprocessing.get_context("fork").Lock()
-    shared.acquire()
-    read, _ = os.pipe()
-    results = queue.SimpleQueue()
-    waits = [
-        lambda: lock.acquire(timeout=100),
-        lambda: results.get(timeout=100),
-        lambda: threading.Event().wait(100),
-        takes(shared),
-        enters(shared),
-        shared.acquire,
-        lambda: os.read(read, 1),
-        lambda: time.sleep(100),
-    ]
-    for wait in waits:
-        assert what_it_waits_for(*waiting(wait)) == "", wait
-
-
-def test_where_the_kernel_says_nothing_a_lock_is_not_believed(waiting, lock, monkeypatch):
-    frame, native_id = waiting(takes(lock))
-    monkeypatch.setattr(thread_wait, "_system_call", lambda native_id: [])
-    assert what_it_waits_for(frame, native_id) == ""
-
-
-def test_to_find_a_lock_by_its_name_runs_no_code_of_the_readers(waiting, lock):
     class Careful:
         @property
         def lock(self):
             asked.append(threading.get_ident())
             return lock
 
-    asked = []
-    frame, native_id = waiting(takes_that_of(Careful()))
-    what_it_waits_for(frame, native_id)
+    def take(holder):
+        with holder.lock:
+            pass
+
+    thread = threading.Thread(target=take, args=(Careful(),), daemon=True)
+    thread.start()
+    calls = [["one"], ["another"]]
+    while calls[-1] != calls[-2] or not calls[-1][0].isdigit():  # until it is in the same call twice
+        time.sleep(0.05)
+        calls.append(thread_wait._system_call(thread.native_id))
+    what_it_waits_for(sys._current_frames()[thread.ident], thread.native_id)
     assert threading.get_ident() not in asked
 
 

@@ -295,18 +295,6 @@ def test_zero_bubble_schedules_idle_and_keep_as_much_as_the_paper_says(n, more, 
     assert idle_inside(v, played(v)) == [0] * n and peaks(v) == [2 * n] * n
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 6])
-def test_with_fewer_micro_batches_h2_goes_over_into_h1(n):
-    for m in range(1, n + 1):
-        assert zero_bubble_h2(n, m) == zero_bubble_h1(n, m)
-    for m in range(n, 2 * n):
-        schedule = zero_bubble_h2(n, m)
-        spans = played(schedule)
-        assert idle_inside(schedule, spans)[0] == 2 * n - 1 - m
-        assert peaks(schedule) == [m] * n
-        assert makespan(spans) == 3 * m + n - 1
-
-
 # --- CSV, as torch writes it ----------------------------------------------------------------------
 
 

@@ -13,6 +13,8 @@ from pipelines import at_stage, eighths, feeder, op_of_row, play, schedules, sta
 from labkit.schedule import Op, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
 from labkit.simulate import critical_path, explain_idle, makespan, simulate
 
+pytestmark = pytest.mark.usefixtures("static")
+
 # --- the critical path ----------------------------------------------------------------------------
 
 
@@ -70,15 +72,6 @@ def test_at_every_idle_instant_the_op_that_is_waited_for_is_late(schedule, hop):
     assert codes == {"activation", "gradient", "done"} | ({"hop"} if hop else set())
 
 
-def test_a_rank_that_computes_is_said_to_be_busy():
-    schedule = zero_bubble_v(2, 3)
-    events = simulate(schedule, hop=0.5)
-    for row in events.itertuples(index=False):
-        for time in (row.start_s, (row.start_s + row.end_s) / 2):
-            idle = explain_idle(schedule, events, row.rank, time)
-            assert (idle.code, idle.op, idle.waits_for) == ("busy", op_of_row(row), None)
-
-
 def why(schedule, rank, time, **times):
     return str(explain_idle(schedule, simulate(schedule, **times), rank, time))
 
@@ -107,11 +100,3 @@ def test_a_rank_that_has_all_it_needs_and_does_not_begin_shows_overhead_on_the_t
     assert re.search(r"until \[~ +\S+ s\]$", str(explain_idle(schedule, events, 1, 10.5)))
     with pytest.raises(ValueError, match=r"time is 0\.0, expected a time in the run, from 10.0 to "):
         explain_idle(schedule, events, 0, 0.0)
-
-
-def test_an_op_may_be_late_because_of_overhead_elsewhere():
-    schedule, late = gpipe(2, 2), Op("F", 0, 1)
-    times = play(schedule, lambda op: 1.0 - 0.75 * op.stage, overhead=lambda op: 0.5 * (op == late))
-    idle = explain_idle(schedule, table_of(schedule, times, measured=False), 1, 1.5 - 1 / 64)
-    assert (idle.code, idle.op, idle.waits_for) == ("activation", Op("F", 1, 1), late)
-    assert idle.sentence.endswith("; it is late because rank 0 begins 0F1 only at 1.5 s")

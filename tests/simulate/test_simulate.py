@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -35,14 +34,6 @@ def test_what_stays_on_a_rank_makes_no_hop():
     # none at the turn
     free, slow = (makespan(simulate(zero_bubble_v(4, 1), hop=hop)) for hop in (0.0, 10.0))
     assert slow - free == 12 * 10.0
-
-
-@pytest.mark.parametrize(
-    "times", [(1.0, 2.0, 3.0), np.array([1, 2, 3]), np.array([1, 2, 3], "float32"), pd.Series([1.0, 2, 3], [7, 8, 9])]
-)
-def test_a_time_per_stage_may_be_any_sequence_of_numbers(times):
-    schedule = one_f_one_b(3, 4)
-    pd.testing.assert_frame_equal(simulate(schedule, backward=times), simulate(schedule, backward=[1.0, 2.0, 3.0]))
 
 
 def test_a_simulated_table_is_an_event_table_with_a_row_per_op_in_the_order_of_the_lists():

@@ -8,6 +8,8 @@ import pytest
 
 from labkit.stats import interval, verdict
 
+pytestmark = pytest.mark.usefixtures("static")
+
 
 def test_the_interval_goes_between_the_order_statistics_of_the_textbook():
     """The table of Le Boudec, appendix A: for n values the ranks of a 95 % interval."""
@@ -33,7 +35,9 @@ def test_the_interval_covers_the_median_in_95_of_100_samples_and_the_next_smalle
         ([1.2, 1.31, 1.35, 1.4, 1.4, 1.4, 1.45, 1.47, 1.47, 1.6], "1.40 (1.31 to 1.47) s"),
         ([11, 12, 1288, 1300, 1310, 1320, 1330, 1350, 1360, 9999], "1315 (12 to 1360) s"),
         ([0.5] * 6, "0.5000 (0.5000 to 0.5000) s"),
-        ([0.0] * 6, "0.000 (0.000 to 0.000) s"),
+        ([0.0] * 6, "0 (0 to 0) s"),
+        ([32.0, 256.0, 256.0, 256.0, 256.0, 1024.0], "256 (32 to 1024) s"),
+        ([0.03125, 0.25, 0.25, 0.25, 0.25, 1.0], "0.250 (0.031 to 1.000) s"),
     ],
 )
 def test_an_interval_is_written_with_the_digits_that_it_bears(values, shown):

@@ -34,21 +34,8 @@ def result(rank: int, config: dict[str, int] | None = None) -> TrainingResult:
             rows.append(Step(rank, len(rows) + 1, epoch, share * scale, local * scale, targets, 500, seconds))
     steps = pd.DataFrame(rows, columns=Step._fields)
     told = config or {"warmup_epochs": 1, "warmup_steps": 3}
-    return TrainingResult(
-        rank,
-        2,
-        "gloo",
-        "cpu",
-        1,
-        "generated sentences (shipped)",
-        12,
-        told,
-        "GPT-2 nano",
-        "data_parallel",
-        steps,
-        [4.0, 2.0, 4 / 3],
-        bleu=31.5,
-    )
+    run = (rank, 2, "gloo", "cpu", 1, "generated sentences (shipped)", 12, told, "GPT-2 nano", "data_parallel", steps)
+    return TrainingResult(*run, [4.0, 2.0, 4 / 3], bleu=31.5)
 
 
 RUN = [result(0), result(1)]
@@ -146,12 +133,6 @@ def test_a_run_that_only_judges_has_no_times() -> None:
     merged = metrics.merge([replace(r, steps=r.steps[:0], accuracy=[0.5]) for r in RUN])
     assert merged["training_time_s"] == {"mean": None, "std": None} and merged["seconds_per_iteration"] is None
     assert "training time" not in metrics.report(merged) and "0.5000" in metrics.report(merged)
-
-
-def test_the_table_of_named_results_holds_what_was_merged() -> None:
-    table = metrics.table({"two ranks": metrics.merge(RUN)})
-    assert table[["run", "epoch_s", "tokens_per_s"]].values.tolist() == [["two ranks", 3.75, pytest.approx(600)]]
-    assert table["first loss"].tolist() == ["[≈ 1.500]"]
 
 
 @pytest.mark.parametrize(("loss", "epochs"), [(4.0, 1.0), (3.0, 1.5), (2.0, 2.0), (1.0, math.inf)])

@@ -33,20 +33,10 @@ def random_examples(n: int, seed: int = 0) -> list[Example]:
 # --- tokens and batches ---------------------------------------------------------------------------
 
 
-def test_the_tokenizer_gives_back_any_text_even_of_scripts_it_never_saw() -> None:
-    tokenizer = translation.train_tokenizer(PAIRS, 300)
-    for text in ("Das ist neu!", "  zwei  Leerzeichen", "日本語 und Ωmega 🚂"):
-        assert tokenizer.decode(tokenizer.encode(text).ids) == text
-
-
 def test_the_marks_are_the_first_three_tokens_and_the_vocabulary_keeps_to_its_size() -> None:
     tokenizer = translation.train_tokenizer(PAIRS, 280)
     assert [tokenizer.token_to_id(mark) for mark in ("<pad>", "<eos_de>", "<eos_en>")] == [0, 1, 2]
     assert tokenizer.get_vocab_size() == 280
-
-
-def test_training_the_tokenizer_twice_gives_the_same_tokenizer() -> None:
-    assert translation.train_tokenizer(PAIRS, 320).to_str() == translation.train_tokenizer(PAIRS, 320).to_str()
 
 
 def test_a_vocabulary_without_room_for_all_bytes_is_refused() -> None:
@@ -91,13 +81,6 @@ def test_the_loss_is_that_of_the_target_tokens_alone(model: GPT2LMHeadModel) -> 
     loss = translation.target_loss(model, translation.collate(examples)).item()
     assert loss == pytest.approx(loss_by_hand(model, examples), rel=1e-5)
     assert loss != pytest.approx(loss_by_hand(model, examples, first=1), rel=1e-2)  # with <eos_de>, it is another
-
-
-def test_the_loss_of_a_batch_is_the_sum_of_its_parts_losses(model: GPT2LMHeadModel) -> None:
-    examples = random_examples(9)
-    parts = [translation.target_loss(model, translation.collate(part)) for part in (examples[:2], examples[2:])]
-    whole = translation.target_loss(model, translation.collate(examples))
-    assert sum(parts).item() == pytest.approx(whole.item(), rel=1e-5)
 
 
 # --- greedy decoding and BLEU ---------------------------------------------------------------------
@@ -153,13 +136,6 @@ def test_what_is_left_out_is_counted_aloud(capsys: pytest.CaptureFixture[str]) -
     assert "of 50 sources have more than 20 tokens: cut, to leave room to translate" in out
     assert len(corpus.test) == len(corpus.references) == 50  # a test sentence is never left out
     assert all(len(example.source) <= 20 and example.source[-1] == EOS_DE_ID for example in corpus.test)
-
-
-def test_a_corpus_that_fits_says_nothing_but_its_source(capsys: pytest.CaptureFixture[str]) -> None:
-    corpus = translation.load_corpus("shipped", vocab_size=600, max_length=128, limit_eval=400)
-    assert len(capsys.readouterr().out.splitlines()) == 3
-    assert len(corpus.train) == 4000
-    assert corpus.decode([example.target[:-1] for example in corpus.test]) == corpus.references
 
 
 def test_a_max_length_that_nothing_keeps_to_is_refused() -> None:

@@ -42,7 +42,7 @@ const PAGE = `
   <div data-part="card" class="lk-card" role="status"></div>
   <div data-part="legend" class="lk-legend" role="toolbar" aria-label="Show one kind alone"></div>
   <p data-part="note" class="lk-note"></p>
-  <div data-part="numbers" class="lk-numbers"></div>
+  <div data-part="numbers" class="lk-numbers" role="region" aria-label="Numbers"></div>
   <div class="lk-below">
     <details data-part="table" class="lk-table">
       <summary>The same as a table</summary>

@@ -95,6 +95,7 @@ export class TimelineView {
       this.controlled = scene;
       Object.assign(this.root.dataset, { drawn: ++this.drawn, version: scene.version, step: playback.step });
       if (place !== playback.position) this.draw();
+      this.numbers.tabIndex = this.numbers.scrollWidth > this.numbers.clientWidth ? 0 : -1; // so that arrow keys scroll it
       this.host.onDrawn?.();
     });
   }
@@ -136,8 +137,12 @@ export class TimelineView {
     this.controlled = null;
     this.shown = new Set(styles.map(({ name }) => name).filter((name) => this.shown.has(name)));
     const marks = new Map(panels.flatMap((panel) => panel.marks.map(([, text, dashed]) => [text, dashed])));
+    const hasStrips = panels.some((panel) => panel.strips);
+    const filled = JSON.stringify([this.root.dataset.theme, styles.map(({ name, hatch }) => [name, hatch]), [...marks], hasStrips]);
+    if (filled === this.filled) return; // while a time is dragged it stays, with the focus if it has it
+    this.filled = filled;
     const signs = [
-      ...(panels.some((panel) => panel.strips) ? [[element("span", "", "lk-swatch lk-kept"), "activations kept"]] : []),
+      ...(hasStrips ? [[element("span", "", "lk-swatch lk-kept"), "activations kept"]] : []),
       ...[...marks].map(([text, dashed]) => [element("span", "", dashed ? "lk-line lk-dashed" : "lk-line"), text]),
     ];
     const entry = (tag, sign, text) => {

@@ -1,0 +1,39 @@
+"""Read the words of the notebooks by name: ``notebooks/questions.toml`` and ``figures.toml``."""
+
+from __future__ import annotations
+
+import string
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from labkit.base.files import lab_folder
+
+
+def words(file: str, name: str) -> dict[str, Any]:
+    """Return what ``notebooks/<file>.toml`` says under ``name``.
+
+    Raises FileNotFoundError outside a lab, and ValueError for a file that is damaged or a name that
+    is not in it.
+    """
+    path = lab_folder() / "notebooks" / f"{file}.toml"
+    try:
+        known = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{file}: there is no {path}; work in the folder of a lab") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if name not in known:
+        raise ValueError(f"{name!r} is not in {path.name}, expected one of {', '.join(known)}")
+    found: dict[str, Any] = known[name]
+    return found
+
+
+def fields_of(entry: object) -> Iterator[str]:
+    """Yield the names of the ``{fields}`` in all texts of an entry."""
+    match entry:
+        case str():
+            yield from (field for _, field, _, _ in string.Formatter().parse(entry) if field)
+        case Mapping():
+            for each in entry.values():
+                yield from fields_of(each)

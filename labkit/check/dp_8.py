@@ -1,0 +1,154 @@
+"""dp.8: run_processes, with ranks that work, with one that fails, and interrupted.
+
+Imports nothing of the student's at the top: the processes that run_processes starts import it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing import context, popen_fork, popen_spawn_posix, reduction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from labkit.check.harness import Finding, TaskClaims
+
+FAILURE = "this rank was told to fail"
+
+
+def work(file: Path, caller: int, rank: int, world_size: int, backend: str) -> None:
+    """Report what this rank was given.
+
+    Rank 0 ends first, and the others only after its process: the last rank, then the one before.
+    """
+    import psutil
+    from torch.distributed import FileStore
+
+    if os.getpid() == caller:
+        raise RuntimeError(f"rank {rank} ran in the process that called run_processes: start one for it too")
+    store = FileStore(f"{file}.store", world_size)
+    if rank == 0:
+        store.set("rank 0", str(os.getpid()))
+    else:
+        with contextlib.suppress(psutil.Error):  # it has gone already, or stays
+            psutil.Process(int(store.get("rank 0"))).wait(timeout=3)
+        time.sleep(0.3 * (world_size - rank))  # a run_processes that does not wait for all has returned by then
+    with file.open("a") as reports:
+        reports.write(json.dumps([rank, world_size, backend]) + "\n")
+
+
+def run_until_ended(file: Path, caller: int, rank: int, world_size: int, backend: str) -> None:
+    """Run until this rank is ended, or report that it was not.
+
+    Rank 1 fails, and a single rank interrupts the process that called run_processes.
+    """
+    if rank == 1:
+        raise RuntimeError(FAILURE)
+    if world_size == 1:
+        time.sleep(0.5)  # until run_processes waits: it cannot end a rank that it is still starting
+        os.kill(caller, signal.SIGINT)
+    time.sleep(6)
+    file.write_text(json.dumps("not ended"))
+
+
+class Case(NamedTuple):
+    """``run_processes(fn, ranks, "gloo")``, which ``raises`` or returns."""
+
+    name: str
+    fn: Callable[..., None]
+    ranks: int
+    raises: bool = True
+
+    def __str__(self) -> str:
+        return self.name
+
+    def observe(self) -> Any:
+        import psutil
+
+        from labkit import dp
+
+        _prepare()
+        this, error = psutil.Process(), None
+        before = {*this.children(recursive=True)}
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "reports")
+            fn = functools.partial(self.fn, file, this.pid)
+            try:
+                dp.run_processes(fn, self.ranks, "gloo")
+            except (Exception, KeyboardInterrupt) as raised:
+                if not self.raises:
+                    raise
+                error = str(raised)
+            seen = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+            _, left = psutil.wait_procs({*this.children(recursive=True)} - before, timeout=0.5)
+            for process in left:
+                process.kill()
+        return {"error": error, "left": len(left), "reports": seen}
+
+
+class Forked(popen_fork.Popen):
+    """A process of what can be pickled, as a spawned one is, but with the torch of this one."""
+
+    def _launch(self, process: Any) -> None:
+        context.set_spawning_popen(self)  # type: ignore[arg-type]
+        try:
+            reduction.dump(process, io.BytesIO())
+        finally:
+            context.set_spawning_popen(None)
+        super()._launch(process)  # type: ignore[misc]
+
+
+def _prepare() -> None:
+    """Fork what would be spawned, where that is safe, and have torch log nothing."""
+    if sys.platform == "linux":
+        popen_spawn_posix.Popen = Forked  # type: ignore
+    logging.disable()  # else the numbers of processes that it ends
+
+
+WORKING = Case("with 3 ranks, of which rank 0 ends first", work, 3, raises=False)
+FAILING = Case("with 2 ranks, of which rank 1 fails", run_until_ended, 2)
+INTERRUPTED = Case("with 1 rank, interrupted from the keyboard", run_until_ended, 1)
+TASK = TaskClaims(
+    given=["_run_rank", "_check_backend", "_check_backend(backend)"],
+    waits="a rank that is never started, or never ended",
+)
+
+
+@TASK.claim([WORKING])
+def a_process_for_each_rank(case: Case, seen: Any) -> Finding:
+    """Each rank runs once, in a process of its own, and is told its rank, world size and
+    backend."""
+    given = sorted(seen["reports"])
+    expected = [[rank, case.ranks, "gloo"] for rank in range(case.ranks)]
+    if len(given) < case.ranks and all(each in expected for each in given):
+        return f"run_processes returned after fn was done on {len(given)} of them. Wait for all: only then is context.join() True"
+    return given != expected and f"fn was called with {given}, expected {expected}: start one process for each rank"
+
+
+@TASK.claim([FAILING])
+def a_failure_ends_all(case: Case, seen: Any) -> Finding:
+    """A rank that fails ends the others, at once, and makes run_processes raise what it raised."""
+    if seen["reports"]:
+        return (
+            "rank 0 still ran to its end: wait for whichever rank ends first (context.join does), then end the others"
+        )
+    if seen["error"] is None:
+        return "run_processes returned as if all were well: look at how each process ended"
+    return FAILURE not in seen["error"] and "what it raised does not say why: let the error of context.join() through"
+
+
+@TASK.claim([WORKING, FAILING, INTERRUPTED])
+def no_process_is_left(case: Case, seen: Any) -> Finding:
+    """However run_processes comes to its end, none of its processes is left."""
+    return seen["left"] and (
+        f"{seen['left']} of {case.ranks} were still running. Wait in a try block, and end and join all of them in its finally"
+    )

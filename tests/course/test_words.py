@@ -1,0 +1,88 @@
+"""The notebooks and their words belong together: nothing is unused, nothing is missing."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labkit.base.words import fields_of
+from labkit.guesses.feedback import TERMS
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+QUESTIONS, FIGURES = (
+    tomllib.loads((NOTEBOOKS / f"{file}.toml").read_text(encoding="utf-8")) for file in ("questions", "figures")
+)
+
+
+def calls(function: str) -> Iterator[ast.Call]:
+    """Yield the calls of a function in all cells of all notebooks."""
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "code":
+                source = re.sub(r"^%.*$", "", "".join(cell["source"]), flags=re.MULTILINE)
+                for node in ast.walk(ast.parse(source)):
+                    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == function:
+                        yield node
+
+
+def name_of(call: ast.Call) -> str | None:
+    (first, *_) = call.args
+    return first.value if isinstance(first, ast.Constant) else None
+
+
+def test_each_question_is_asked_once_and_each_that_is_asked_is_there():
+    assert Counter(map(name_of, calls("guess"))) == dict.fromkeys(QUESTIONS, 1)
+    assert all(len(call.args) == 1 for call in calls("guess"))  # its words are in the file alone
+
+
+def test_each_figure_is_shown_once_and_each_that_is_shown_is_there():
+    assert Counter(filter(None, map(name_of, calls("show")))) == dict.fromkeys(FIGURES, 1)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_has_a_kind_axes_and_an_alt_text_that_is_a_sentence(name):
+    figure = FIGURES[name]
+    axes = {"bars": {"y"}, "parts": {"y"}, "curve": {"x", "y"}, "curves": {"x", "y"}, "timeline": {"x"}}
+    assert axes.get(figure["kind"], set()) <= figure.keys()
+    assert re.fullmatch(r"[A-Z0-9].{15,}\.", figure["alt"], re.DOTALL)
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_question_is_a_sentence_and_what_a_guess_forgets_is_a_term(name):
+    question = QUESTIONS[name]
+    assert "?" in question["text"]
+    for each in (*question.get("wrong", {}).values(), *question.get("parts", {}).values()):
+        assert each["phrase"] and each.get("forgets", "host") in TERMS
+
+
+def test_each_answer_gives_the_numbers_that_the_words_need():
+    """By the keywords of each reveal, whose guess is looked up where it was asked."""
+    asked = {}
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        code = "\n".join(
+            "".join(c["source"]) for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"
+        )
+        asked |= dict(re.findall(r"(\w+) = guess\(\"(\w+)\"", code))
+    answered = list(calls("reveal"))
+    assert len(answered) > 15
+    for call in answered:
+        entry = QUESTIONS[asked[call.args[0].id]]
+        needed = {*entry.get("wrong", {}), *entry.get("parts", {})}
+        given = {keyword.arg for keyword in call.keywords}
+        assert None in given or needed <= given <= needed | {*fields_of(entry)}
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_that_shows_by_name_does_so_everywhere_in_lines_of_100_columns(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    if any(re.search(r"^ *show\(", cell, re.MULTILINE) for cell in code):
+        assert [line for cell in code for line in cell.splitlines() if len(line) > 100] == []
+        assert [cell for cell in code if re.search(r"charts|formats|labkit import.*stats|labkit.stats", cell)] == []

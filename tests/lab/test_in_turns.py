@@ -1,0 +1,108 @@
+"""Loops around a step give every way its own times, and the span of a step its own number."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from labkit.lab import collectives, cuts, overlap, sleeping_pipeline
+from labkit.trace import span
+
+
+def step(model, tokens, optimizer, sync):
+    with span("forward"):
+        loss = nn.functional.cross_entropy(model(tokens).logits.mT, tokens)
+    with span("backward"):
+        loss.backward()
+    with span("wait"):
+        sync()
+    with span("optimizer"):
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.fixture(scope="module")
+def trained():
+    in_one = overlap.after_backward(overlap.average_buckets, [range(52)])
+    return overlap.in_turns(step, {"no sync": overlap.no_sync, "flat": in_one}, rounds=3)
+
+
+def test_each_way_has_a_time_a_round_without_the_first_and_its_parts_are_within_it(trained):
+    assert trained.step_s.shape == (2, 2) and [*trained.step_s.columns] == ["no sync", "flat"]
+    assert (trained.part_s("backward") < trained.step_s).all(axis=None)
+    assert [*trained.parts.columns] == ["forward", "elapsed in backward", "wait", "optimizer"]
+
+
+def test_gradients_are_ready_during_backward_and_all_of_their_bytes_in_the_end(trained):
+    sizes = [parameter.nbytes for parameter in overlap.small_gpt2().parameters()]
+    compute = trained.compute
+    assert len(compute.ready_s) == len(sizes)
+    ready = compute.bytes_ready(sizes)
+    assert [*ready] == sorted(compute.ready_s) and max(ready.values()) == sum(sizes)
+    assert [*ready.values()] == sorted(ready.values())
+    assert min(compute.ready_s) > 0
+
+
+def test_the_typical_step_is_one_of_its_way_and_has_its_all_reduce(trained):
+    found = trained.typical_step("flat")
+    assert set(found.name) == {"backward", "wait", "all_reduce"}
+    (number,) = found.step.dropna().unique()
+    assert number % 2 == 1
+
+
+def double(tensor):
+    tensor *= 2
+
+
+def sum_up(tensor):
+    dist.all_reduce(tensor)
+
+
+def test_calls_take_turns_and_each_has_its_column_and_size():
+    times = collectives.in_turns({"double": double, 7: sum_up}, [16, 64], repeats=6, world_size=2)
+    assert [*times.columns] == ["double", 7] and len(times) == 6 and (times > 0).all(axis=None)
+
+
+def swap(mine):
+    return mine.flip(0) if dist.get_rank() == 0 else "–"
+
+
+def test_what_a_rank_holds_is_what_a_collective_returns_or_left_in_place():
+    held = collectives.held_after([swap, double], world_size=2)
+    assert held.loc["swap"].tolist() == ["[100, 10, 1]", "–"]
+    assert held.loc["double"].tolist() == ["[2, 20, 200]", "[4, 40, 400]"]
+
+
+def run_pipeline(stage, micro_batches):
+    rank, sent = dist.get_rank(), []
+    for i, x in enumerate(micro_batches):
+        if rank > 0:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - 1)
+        with span("forward", stage=rank, micro_batch=i):
+            x = stage(x)
+        if rank < dist.get_world_size() - 1:
+            sent.append((x, dist.isend(x, rank + 1)))
+    return sent
+
+
+def test_each_cut_has_a_time_a_round_and_a_typical_run_with_all_micro_batches_on_both_ranks():
+    layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    both = {at: [layers[:at], layers[at:]] for at in (1, 2)}
+    run = cuts.in_turns(run_pipeline, both, layers, [torch.ones(2, 4)] * 3, rounds=3)
+    assert run.step_s.shape == (2, 2) and len(run.module_s) == 3
+    typical = run.typical(2)
+    assert sorted(zip(typical["rank"], typical.micro_batch, strict=True)) == [(r, i) for r in (0, 1) for i in range(3)]
+    assert set(typical.step % 2) == {1}
+
+
+def test_sleeping_ranks_idle_at_least_as_long_as_the_formula_says():
+    (run,) = sleeping_pipeline.runs(run_pipeline, world_size=2, n_micro=4, times=1)
+    (all_four,), (first,) = sleeping_pipeline.bubbles([run], 4), sleeping_pipeline.bubbles([run], 1)
+    assert all_four >= 1 / 5 - 1e-9 and first >= 1 / 2 - 1e-9
+    sleep_s, clock_s = sleeping_pipeline.sleep_and_clock_s([run])
+    assert clock_s >= 0.99 * sleep_s >= 0.0099
+    assert sleeping_pipeline.first_below(0.3, {1: 0.5, 2: 0.25}) == 2
+    assert sleeping_pipeline.first_below(0.1, {1: 0.5, 2: 0.25}) == "none of 1 to 2"

@@ -1,0 +1,105 @@
+"""reveal says with the words of questions.toml how far off a guess is; guess asks with them."""
+
+import pytest
+
+from labkit.guess import guess, reveal
+from labkit.guesses import store
+from labkit.stats import Interval
+
+QUESTIONS = """
+[wait]
+text = "How long does a rank wait?"
+low = 1.0
+high = 1000.0
+unit = "ms"
+
+[wait.wrong]
+free = {phrase = "if {n} messages were free", forgets = "latency"}
+
+[wait.parts]
+sent = {phrase = "the bytes", forgets = "bytes"}
+
+[ranks]
+text = "How many ranks?"
+low = 1
+high = 8
+exact = true
+
+[ranks.wrong]
+one = {phrase = "if there were one"}
+
+[order]
+text = "Which is first?"
+exact = true
+
+[order.choices]
+"[1, 0]" = "Buckets are filled from the last of {n}."
+"[0, 1]" = "That begins with the first."
+"""
+
+
+@pytest.fixture(autouse=True)
+def lab(tmp_path, monkeypatch):
+    """A lab with these questions, and a reader with answers of their own."""
+    monkeypatch.setenv("LABKIT_ANSWERS", str(tmp_path / "answers"))
+    monkeypatch.delenv("LABKIT_STATIC", raising=False)
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "questions.toml").write_text(QUESTIONS)
+    monkeypatch.chdir(tmp_path / "notebooks")
+
+
+def asked(name, value):
+    made = guess(name)
+    made.give(value)
+    return made
+
+
+def test_seconds_are_told_in_the_unit_of_the_question_and_fields_are_filled(capsys):
+    reveal(asked("wait", 2.0), Interval(0.0050, 0.0045, 0.0055), free=0.002, sent=0.001, n=4)
+    said = capsys.readouterr().out
+    assert "It is 5.0 (4.5 to 5.5) ms: 2.5 times too low." in said
+    assert "Your guess is what it would be if 4 messages were free." in said
+    kept = store.load()["wait"]
+    assert (kept["answer"], kept["measured"]) == (5.0, True)
+
+
+def test_repeats_are_told_as_their_median_and_interval(capsys):
+    reveal(asked("wait", 5.0), [0.003, 0.004, 0.005, 0.006, 0.007, 0.008], free=0.001, sent=0.003, n=4)
+    assert "It is 5.5 (3.0 to 8.0) ms: this run cannot tell your guess from that." in capsys.readouterr().out
+
+
+def test_an_exact_answer_is_no_measurement_and_a_whole_number_stays_whole(capsys):
+    reveal(asked("ranks", 1), 4, one=1)
+    said = capsys.readouterr().out
+    assert "It is 4: 4 times too low. Your guess is what it would be if there were one." in said
+    assert store.load()["ranks"]["answer"] == 4 and not store.load()["ranks"]["measured"]
+
+
+def test_a_choice_is_told_what_speaks_for_the_answer_and_against_it(capsys):
+    reveal(asked("order", "[0, 1]"), "[1, 0]", n=2)
+    said = capsys.readouterr().out
+    assert "filled from the last of 2." in said and "That begins with the first." in said
+
+
+REFUSED = {
+    "a wrong model without its number": ("wait", {"sent": 1.0, "n": 4}, "expected free, sent, n"),
+    "a number without words": ("ranks", {"one": 1, "two": 2}, "got one, two, expected one"),
+}
+
+
+@pytest.mark.parametrize(("name", "numbers", "says"), REFUSED.values(), ids=REFUSED)
+def test_a_keyword_that_is_missing_or_has_no_words_is_refused_and_the_guess_stays_open(name, numbers, says):
+    made = asked(name, 2)
+    with pytest.raises(TypeError, match=says):
+        reveal(made, 3, **numbers)
+    assert not made.final
+
+
+def test_a_question_that_is_not_there_is_refused_with_those_that_are():
+    with pytest.raises(ValueError, match=r"'wiat' is not in questions.toml, expected one of wait, ranks, order"):
+        guess("wiat")
+
+
+def test_a_guess_is_a_number_of_seconds_in_a_computation_and_not_a_number_where_there_is_none():
+    assert asked("wait", 2.0).number == 0.002
+    assert asked("wait", None).number != asked("wait", None).number  # only NaN is unlike itself
