@@ -276,7 +276,7 @@ def test_a_cell_that_is_pointed_at_changes_with_the_step_and_arrows_go_on_from_i
         page.keyboard.press(".")
     expect(card).to_contain_text("Rank 0, chunk 1, from step 2 on: the whole sum, of all 3 ranks.")
     page.keyboard.press("ArrowRight")
-    expect(card).to_contain_text("Rank 0, chunk 2, from step 3 on: ")
+    expect(card).to_contain_text("Rank 0, chunk 2, from step 1 on: ")
 
 
 def test_of_a_collective_is_shown_what_each_rank_has_after_it_and_its_sentence(explore):
