@@ -88,7 +88,7 @@ STYLES: dict[str, Style] = {
     "no such sum": Style(_RED, "xxx"),
     "wrong": Style(_RED, "ooo"),
     "bytes sent": Style("#EFE0B0", ""),
-    "more than the least": Style(_ORANGE, "xxx"),
+    "more than the minimum": Style(_ORANGE, "xxx"),
     "weights": Style("#A9D3EC", ""),
     "gradients": Style(_ORANGE, "\\\\\\"),
     "optimizer state": Style("#C4CAD0", "---"),
@@ -170,8 +170,20 @@ def text_colour(colour: str) -> str:
 
     Contrast and luminance are those of WCAG 2; both are equal at a luminance of 0.18.
     """
+    return "white" if _luminance(colour) < 0.18 else "black"
+
+
+def label_ground(colour: str) -> str:
+    """Return what stands behind a label on this colour: a lighter one under black on dark orange.
+
+    There WCAG's 4.5 is met, but thin letters are still hard to read.
+    """
+    return mixed(colour, "white", 0.45) if 0.18 <= _luminance(colour) < 0.26 else colour
+
+
+def _luminance(colour: str) -> float:
     red, green, blue = (each / 12.92 if each <= 0.04 else ((each + 0.055) / 1.055) ** 2.4 for each in to_rgb(colour))
-    return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.18 else "black"
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 # --- series: where their numbers come from --------------------------------------------------------

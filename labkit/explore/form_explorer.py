@@ -161,4 +161,4 @@ class FormExplorer(Explorer):
     def static_form(self) -> StaticForm:
         """Return what stands for it in print: the steps as small pictures, and the table."""
         shown = self.shown
-        return StaticForm(shown.figure(), shown.printed_alt or shown.alt, shown.table)
+        return StaticForm(shown.figure, shown.printed_alt or shown.alt, shown.table)

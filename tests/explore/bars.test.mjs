@@ -104,6 +104,13 @@ test("arrows pass over bars that are not there at this step, and over rows that 
   assert.equal(bars.next(0, "down", 5), 3);
 });
 
+test("a cell that has changed is followed to the one in its place, and to none where there is none", () => {
+  const bars = barsOf([[[0, 1], [0, 1, 2, 9], [4, 5]]]);
+  bars.vanish[0] = 2;
+  assert.deepEqual([bars.inPlaceOf(0, 1), bars.inPlaceOf(0, 2), bars.inPlaceOf(1, 0)], [0, 1, 0]);
+  assert.equal(bars.inPlaceOf(0, 9), -1);
+});
+
 test("Home and End are the first bar of the first row and the last of the last", () => {
   const bars = barsOf([[[3, 4], [0, 1]], [[5, 6], [9, 10], [7, 8]]]);
   assert.deepEqual([bars.edge(false, 0), bars.edge(true, 0)], [1, 3]);

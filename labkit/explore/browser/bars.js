@@ -58,6 +58,13 @@ export class Bars {
     return bars.reduce((a, b) => (this.distance(b, middle) <= this.distance(a, middle) ? b : a));
   }
 
+  // Return the bar that is in the place of bar i at this step, -1 without one.
+  inPlaceOf(i, step) {
+    if (this.isThere(i, step)) return i;
+    const isHere = (j) => this.left[j] === this.left[i] && this.top[j] === this.top[i] && this.isThere(j, step);
+    return this.rows.flatMap(({ order }) => order).find(isHere) ?? -1;
+  }
+
   // Return the first bar of the first row that has one at this step, or the last of the last.
   edge(last, step) {
     return this.rows.flatMap((row) => this.seen(row, step)).at(last ? -1 : 0) ?? -1;

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import MaxNLocator
 
 from labkit.draw.layout import TimeAxis, stack, time_axis
 from labkit.draw.painter import panel_figure
@@ -82,9 +81,7 @@ def alt_text(game: Game) -> str:
 
 def static_form(game: Game) -> StaticForm:
     """Return picture, words and table for where there is no widget; outlines are offered ops."""
-    figure = panel_figure([board_panel(game)], axis())
-    figure.axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
-    return StaticForm(figure, alt_text(game), table(game).set_index("rank"))
+    return StaticForm(lambda: panel_figure([board_panel(game)], axis()), alt_text(game), table(game).set_index("rank"))
 
 
 def table(game: Game) -> pd.DataFrame:
