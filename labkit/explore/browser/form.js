@@ -50,7 +50,7 @@ function change(element, properties) {
 
 // Return a control with its name before it and what it says behind it.
 function labelled(label, input, ...behind) {
-  const element = make("label", { className: "lk-field" });
+  const element = make("label", { className: `lk-field ${behind.length ? "lk-slides" : ""}` });
   element.append(make("span", { textContent: label }), input, ...behind);
   return element;
 }

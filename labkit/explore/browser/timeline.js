@@ -9,7 +9,7 @@ import { Painter, swatch } from "./painter.js";
 import { Playback } from "./playback.js";
 import { readScene } from "./scene.js";
 import { readPipeline } from "./schedules.js";
-import { fillNumbers, tableOf } from "./table.js";
+import { fillNumbers, letScroll, tableOf } from "./table.js";
 import { coloursOf, onThemeChange, themeNow } from "./themes.js";
 import { Viewport } from "./viewport.js";
 
@@ -37,7 +37,10 @@ export class TimelineView {
     this.actions = this.makeActions();
     this.painter = new Painter(this.canvas);
     this.listen();
-    const observer = new ResizeObserver(() => this.draw());
+    const observer = new ResizeObserver(() => {
+      letScroll(this.numbers);
+      this.draw();
+    });
     observer.observe(root);
     const endThemes = onThemeChange(() => this.followTheme());
     this.end = () => {
@@ -95,7 +98,6 @@ export class TimelineView {
       this.controlled = scene;
       Object.assign(this.root.dataset, { drawn: ++this.drawn, version: scene.version, step: playback.step });
       if (place !== playback.position) this.draw();
-      this.numbers.tabIndex = this.numbers.scrollWidth > this.numbers.clientWidth ? 0 : -1; // so that arrow keys scroll it
       this.host.onDrawn?.();
     });
   }
@@ -128,6 +130,9 @@ export class TimelineView {
     const lives = ([key, , buttons]) => !this.hasKey(key) && !this[buttons]?.hidden;
     const keys = [...KEYS.filter(lives), ...this.host.get("own_keys")]; // of two, Python's
     const inWords = (what) => what.replaceAll("bar", this.noun);
+    const listed = JSON.stringify([keys, this.noun]);
+    if (listed === this.listed) return;
+    this.listed = listed;
     this.keys.replaceChildren(...keys.flatMap(([key, what]) => [element("dt", key), element("dd", inWords(what))]));
   }
 
