@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.colors import to_hex, to_rgb
 
 
@@ -88,7 +89,7 @@ STYLES: dict[str, Style] = {
     "no such sum": Style(_RED, "xxx"),
     "wrong": Style(_RED, "ooo"),
     "bytes sent": Style("#EFE0B0", ""),
-    "more than the least": Style(_ORANGE, "xxx"),
+    "more than the minimum": Style(_ORANGE, "xxx"),
     "weights": Style("#A9D3EC", ""),
     "gradients": Style(_ORANGE, "\\\\\\"),
     "optimizer state": Style("#C4CAD0", "---"),
@@ -170,8 +171,21 @@ def text_colour(colour: str) -> str:
 
     Contrast and luminance are those of WCAG 2; both are equal at a luminance of 0.18.
     """
+    return "white" if _luminance(colour) < 0.18 else "black"
+
+
+def label_ground(colour: str) -> str:
+    """Return what stands behind a label on this colour: of a dark orange a lighter one.
+
+    Black on it has WCAG's 4.5, but thin letters are still hard to read.
+    """
+    is_vivid = np.ptp(to_rgb(colour)) > 0.7
+    return mixed(colour, "white", 0.45) if is_vivid and 0.18 <= _luminance(colour) < 0.24 else colour
+
+
+def _luminance(colour: str) -> float:
     red, green, blue = (each / 12.92 if each <= 0.04 else ((each + 0.055) / 1.055) ** 2.4 for each in to_rgb(colour))
-    return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.18 else "black"
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 # --- series: where their numbers come from --------------------------------------------------------

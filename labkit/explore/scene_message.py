@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.draw.layout import TimeAxis
-from labkit.draw.palette import THEMES, darker, in_theme, shade, styles_of, text_colour, words_of
+from labkit.draw.palette import THEMES, darker, in_theme, label_ground, shade, styles_of, text_colour, words_of
 from labkit.draw.panel import GridPanel, Panel, TimedPanel
 from labkit.explore.events_message import EventTables, column
 
@@ -130,4 +130,4 @@ def _columns(table: Mapping[Any, Any] | pd.DataFrame) -> dict[str, Any]:
 
 def _fill(colour: str, chunk: int, n_chunks: int) -> dict[str, str]:
     colour = shade(colour, chunk, n_chunks)
-    return {"colour": colour, "edge": darker(colour), "ink": text_colour(colour)}
+    return {"colour": colour, "edge": darker(colour), "plate": label_ground(colour), "ink": text_colour(colour)}

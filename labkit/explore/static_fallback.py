@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import pandas as pd
 from IPython.display import display
@@ -16,20 +17,26 @@ from labkit.base.widget_output import instead_of_widget, widget_view
 from labkit.draw.picture import show
 
 
-class StaticForm(NamedTuple):
-    """What stands for a widget: a matplotlib figure, its alt text and a table."""
+@dataclass(frozen=True)
+class StaticForm:
+    """What stands for a widget: a picture, drawn once it is needed, its alt text, and a table."""
 
-    figure: Figure | Axes
+    draw: Callable[[], Figure | Axes]
     alt: str
     table: pd.DataFrame
 
+    @cached_property
+    def figure(self) -> Figure | Axes:
+        return self.draw()
+
 
 class StaticFallback:
-    """A widget with a ``static_form()``: picture and table for where there is no widget.
+    """A widget with a ``static_form()``: for where there is no widget.
 
-    Kept outputs (LABKIT_STATIC=1) are these two alone. Otherwise they come after the widget as an
-    output of their own, which is seen where the widget is not: on GitHub, in print, and in a
-    notebook that is opened without its kernel.
+    Kept outputs (LABKIT_STATIC=1) are its picture and table alone. Otherwise alt text and table
+    come after the widget as an output of their own, which is seen where the widget is not: in a
+    notebook that was saved with the widget and is opened without its kernel. A picture is drawn
+    only for outputs and files that are kept.
     """
 
     static_form: Callable[[], StaticForm]
@@ -37,16 +44,12 @@ class StaticFallback:
 
     def _ipython_display_(self) -> None:
         form = self.static_form()
-        picture = show(form.figure, alt=form.alt)
         with pd.option_context("display.max_colwidth", None, "display.width", 200):  # a sentence stays whole
             if static():
-                display(picture, form.table)
+                display(show(form.figure, alt=form.alt), form.table)
                 return
-            data, metadata = picture._repr_mimebundle_()
-            source, alt = f"data:image/png;base64,{data['image/png']}", html.escape(form.alt)
-            image = f'<img src="{source}" alt="{alt}" width="{picture.size[0]}">'
             table = form.table._repr_html_()  # type: ignore[operator]
-            data["text/html"] = instead_of_widget(image + table)
-            data["text/plain"] = f"{form.alt}\n{form.table}"
+            text = f"<p>{html.escape(form.alt)}</p>{table}"
+            data = {"text/html": instead_of_widget(text), "text/plain": f"{form.alt}\n{form.table}"}
         display(widget_view(self.model_id), raw=True)
-        display(data, metadata=metadata, raw=True)
+        display(data, raw=True)

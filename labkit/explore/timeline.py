@@ -213,8 +213,8 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 def _static_form(events: pd.DataFrame, ideal: pd.DataFrame | None, time_label: str, alt: str) -> StaticForm:
     table = timings(events).rename(columns={RANK: row_word(events)})
     if ideal is not None:
-        return StaticForm(overlay(ideal, events, time_label=time_label), alt, table)
-    return StaticForm(draw_timeline(events, time_label=time_label), alt, table)
+        return StaticForm(lambda: overlay(ideal, events, time_label=time_label), alt, table)
+    return StaticForm(lambda: draw_timeline(events, time_label=time_label), alt, table)
 
 
 def _alt(events: pd.DataFrame, ideal: pd.DataFrame | None, time: TimeAxis) -> str:

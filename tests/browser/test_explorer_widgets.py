@@ -237,7 +237,9 @@ def test_the_puzzle_s_keys_are_those_of_its_level(explore):
 
 KEEP_STEPS = """painted = document.querySelector(".labkit-timeline").timeline.painter;
 painted.steps = [];
-Object.defineProperty(painted, "step", { set(step) { painted.steps.push(step); }, get: () => painted.steps.at(-1) });"""
+paint = painted.paint.bind(painted);
+painted.paint = (frame) => { painted.steps.push(frame.step); paint(frame); };
+null;"""
 
 
 def test_a_ring_steps_says_who_sends_what_and_moves_its_chunks_while_the_kernel_is_busy(explore, tmp_path):
@@ -264,10 +266,23 @@ def test_a_ring_steps_says_who_sends_what_and_moves_its_chunks_while_the_kernel_
     (tmp_path / "go").touch()
 
 
+def test_a_cell_that_is_pointed_at_changes_with_the_step_and_arrows_go_on_from_it(explore):
+    page = explore("ring")
+    card = page.locator(".lk-card")
+    page.locator(".lk-stage").press("Home")
+    page.keyboard.press("ArrowRight")
+    expect(card).to_contain_text("Rank 0, chunk 1, at the start: the part of rank 0 alone.")
+    for _ in range(3):
+        page.keyboard.press(".")
+    expect(card).to_contain_text("Rank 0, chunk 1, from step 2 on: the whole sum, of all 3 ranks.")
+    page.keyboard.press("ArrowRight")
+    expect(card).to_contain_text("Rank 0, chunk 2, from step 1 on: ")
+
+
 def test_of_a_collective_is_shown_what_each_rank_has_after_it_and_its_sentence(explore):
     page = explore("collectives")
     for name in ("broadcast", "all_reduce"):
-        page.get_by_role("button", name=name).click()
+        page.get_by_role("radio", name=name, exact=True).check()
         expect(narration(page)).to_contain_text(f"After {name}: ")
     page.get_by_role("button", name="A step back").click()
     expect(narration(page)).to_contain_text("Before all_reduce: ")
@@ -279,7 +294,7 @@ def test_of_a_collective_is_shown_what_each_rank_has_after_it_and_its_sentence(e
 def test_a_block_that_is_gone_to_lights_its_bucket_and_down_leads_to_its_all_reduce(explore):
     page = explore("bucket")
     page.locator(".lk-stage").press("Home")
-    page.wait_for_function("document.querySelector('.labkit-timeline').timeline.painter.lit === 0")
+    page.wait_for_function("document.querySelector('.labkit-timeline').timeline.painter.painted.lit === 0")
     for said in ("parameter 17 of 18", "Bucket 0: ", "is ready at", "Its all_reduce starts"):
         expect(page.locator(".lk-card")).to_contain_text(said)
         page.keyboard.press("ArrowDown")

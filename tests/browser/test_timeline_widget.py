@@ -111,9 +111,13 @@ def test_by_keyboard_alone_a_reader_goes_from_op_to_op_and_hears_of_each(page):
         expect(card(page)).to_contain_text(begins)
     page.keyboard.press("Enter")
     expect(card(page)).to_have_class(re.compile("lk-pinned"))
-    for _ in ("forward", "backward", "the table", "the first after it"):
+    stops = {"the legend": "Show forward alone", "the table": None, "after it": "Save the picture as SVG"}
+    for name in stops.values():
         page.keyboard.press("Tab")
-    expect(page.get_by_role("button", name="Save the picture as SVG")).to_be_focused()
+        if name:
+            expect(page.get_by_role("button", name=name)).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("button", name="Save the picture as PNG")).to_be_focused()
 
 
 def test_keys_in_the_picture_are_not_jupyterlab_s_as_well(page):
@@ -210,7 +214,7 @@ def test_an_entry_of_the_legend_dims_the_others_by_mouse_and_by_keyboard(page):
 
 
 def test_the_picture_follows_jupyterlab_s_theme_to_and_fro(page):
-    ink = "document.querySelector('.labkit-timeline').timeline.painter.theme.ink"
+    ink = "document.querySelector('.labkit-timeline').timeline.painter.painted.theme.ink"
     words = "getComputedStyle(document.querySelector('.labkit-timeline')).color"
     light = page.evaluate(ink), page.evaluate(words)
     for theme in ("dark", "light", "dark"):
@@ -317,10 +321,10 @@ def test_the_exported_file_of_buckets_has_their_slider_and_words_that_follow_it(
         slider, table = page.get_by_role("slider", name="bucket size"), page.locator(".lk-rows tbody tr")
         page.get_by_text("The same as a table").click()
         expect(slider).to_have_attribute("aria-valuetext", "25 MiB")
-        expect(table.filter(has_text="Bucket")).to_have_count(10)
+        expect(table.filter(has_text=re.compile(r"Bucket \d+: "))).to_have_count(10)
         slider.press("End")
         expect(slider).to_have_attribute("aria-valuetext", "500 MiB")
-        expect(table.filter(has_text="Bucket")).to_have_count(4)
+        expect(table.filter(has_text=re.compile(r"Bucket \d+: "))).to_have_count(4)
         page.locator(".lk-stage").press("End")
         expect(card(page)).to_contain_text("Bucket 1: ")
 

@@ -25,7 +25,7 @@ export class Form {
     this.root.hidden = controls.length === 0;
     for (const control of controls) {
       const { element, set } = this.fields.get(control.name);
-      element.hidden = Boolean(control.hidden);
+      change(element, { hidden: Boolean(control.hidden) });
       set(control);
     }
   }
@@ -43,9 +43,14 @@ export class Form {
 
 const make = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
 
+// Change what is another one: a page lays out again what is set, even to the same.
+function change(element, properties) {
+  for (const [name, value] of Object.entries(properties)) if (String(element[name]) !== String(value)) element[name] = value;
+}
+
 // Return a control with its name before it and what it says behind it.
 function labelled(label, input, ...behind) {
-  const element = make("label", { className: "lk-field" });
+  const element = make("label", { className: `lk-field ${behind.length ? "lk-slides" : ""}` });
   element.append(make("span", { textContent: label }), input, ...behind);
   return element;
 }
@@ -58,7 +63,7 @@ function menu({ name, label, options }, onInput) {
   const select = make("select", { name });
   select.append(...pairsOf(options).map(([value, textContent]) => make("option", { value, textContent })));
   select.addEventListener("input", () => onInput(name, select.value, true));
-  const set = ({ value, disabled }) => Object.assign(select, { value, disabled: Boolean(disabled) });
+  const set = ({ value, disabled }) => change(select, { value, disabled: Boolean(disabled) });
   return { element: labelled(label, select), set };
 }
 
@@ -91,9 +96,8 @@ function range({ name, label }, onInput) {
   const set = ({ value, min, max, step, disabled, readout: text = String(value) }) => {
     const least = Math.min(min, value);
     const isOnStep = Math.abs(Math.round((value - least) / step) * step - (value - least)) < 1e-9;
-    Object.assign(input, { min: least, max: Math.max(max, value), step: isOnStep ? step : "any", disabled: Boolean(disabled) });
-    input.value = value;
-    input.ariaValueText = readout.textContent = text;
+    change(input, { min: least, max: Math.max(max, value), step: isOnStep ? step : "any", disabled: Boolean(disabled), value, ariaValueText: text });
+    change(readout, { textContent: text });
   };
   return { element: labelled(label, input, readout), set };
 }

@@ -9,7 +9,7 @@ export const KEYS = [
   ["+ −", "zoom in, zoom out; also the wheel with Ctrl", "zooming"],
   ["0", "see all", "zooming"],
   ["Shift ← →", "move along the axis; also drag the picture", "zooming"],
-  ["drag the axis", "go to that time", "stepping"],
+  ["drag the axis", "go to that time", "zooming"],
   ["Home End", "the first bar, the last bar"],
 ];
 
@@ -40,15 +40,15 @@ const PAGE = `
     <canvas data-part="canvas" aria-hidden="true"></canvas>
   </div>
   <div data-part="card" class="lk-card" role="status"></div>
-  <div data-part="legend" class="lk-legend"></div>
+  <div data-part="legend" class="lk-legend" role="toolbar" aria-label="Show one kind alone"></div>
   <p data-part="note" class="lk-note"></p>
-  <div data-part="numbers" class="lk-numbers"></div>
+  <div data-part="numbers" class="lk-numbers" role="region" aria-label="Numbers"></div>
   <div class="lk-below">
     <details data-part="table" class="lk-table">
       <summary>The same as a table</summary>
       <div data-part="rows" class="lk-rows" tabindex="0" role="region" aria-label="Table of the picture"></div>
     </details>
-    <span data-part="saving" class="lk-group">${saver("SVG")} ${saver("PNG")} ${saver("HTML")}</span>
+    <span data-part="saving" class="lk-group" role="toolbar" aria-label="Save the picture">${saver("SVG")} ${saver("PNG")} ${saver("HTML")}</span>
   </div>`;
 
 // Fill the root with the page. Returns its parts by name.
@@ -56,4 +56,26 @@ export function buildPage(root) {
   root.classList.add("labkit-timeline");
   root.innerHTML = PAGE;
   return Object.fromEntries([...root.querySelectorAll("[data-part]")].map((part) => [part.dataset.part, part]));
+}
+
+// Make a row of controls one tab stop, from which arrow keys go on. Returns a function that is to be called
+// when other controls of the row are seen.
+export function makeOneTabStop(row) {
+  const all = () => [...row.querySelectorAll("button, select")];
+  const seen = () => all().filter((control) => control.offsetParent);
+  const choose = (chosen) => { for (const control of all()) control.tabIndex = control === chosen ? 0 : -1; };
+  row.addEventListener("focusin", ({ target }) => choose(target));
+  row.addEventListener("keydown", (event) => {
+    const controls = seen();
+    const [at, last] = [controls.indexOf(event.target), controls.length - 1];
+    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: last }[event.key];
+    if (at < 0 || to === undefined) return;
+    event.preventDefault();
+    event.stopPropagation();
+    controls.at(to > last ? 0 : to).focus();
+  });
+  return () => {
+    const controls = seen();
+    choose(controls.find((control) => control.tabIndex === 0 && control.hasAttribute("tabindex")) ?? controls[0]);
+  };
 }

@@ -6,37 +6,55 @@ const MAX_ROWS = 1000;
 
 // Fill in the numbers: those of the runs whose memory is shown, side by side, and what Python adds to them.
 export function fillNumbers(root, { panels, axis, numbers = "", memory, cap }) {
-  root.innerHTML = numbers; // pandas has escaped what cells hold
   const runs = memory ? panels.flatMap(({ title, tables, runs: found }) => found.map((run, k) => [titleOf({ title }, tables[k]), run.metrics])) : [];
-  if (!runs.length) return;
-  const { write } = clockOf(axis);
-  const others = Object.assign(document.createElement("details"), { open: root.dataset.isOpen === "true" });
-  others.addEventListener("toggle", () => { root.dataset.isOpen = others.open; });
-  others.append(Object.assign(document.createElement("summary"), { textContent: "other definitions of the bubble" }));
-  others.append(metricsTable(runs, {
-    "idle ÷ ideal (Megatron)": ({ bubbleOfIdeal }) => percent(bubbleOfIdeal),
-    "idle time of a rank (Megatron)": ({ idle }) => write(idle),
-    "idle between first and last op (zero bubble)": ({ bubbleInside }) => percent(bubbleInside),
-  }));
+  const built = JSON.stringify([numbers, runs.map(([title]) => title)]);
+  const isSame = built === root.dataset.built; // while a time is dragged only numbers change
+  if (!isSame) {
+    root.innerHTML = numbers; // pandas has escaped what cells hold
+    root.dataset.built = built;
+    if (runs.length) root.prepend(...metricsTables(runs));
+  }
+  const { write } = axis ? clockOf(axis) : {};
   const against = (peak) => (cap ? `, ${peak > cap ? "over" : "within"} the cap of ${short(cap)}` : "");
-  root.prepend(metricsTable(runs, {
-    makespan: ({ makespan }) => write(makespan),
-    "bubble: idle ÷ (ranks × makespan)": ({ bubble }) => percent(bubble),
-    "peak activations, in micro-batches": ({ peak, peakRank }) => `${short(peak)} on rank ${peakRank}${against(peak)}`,
-    "critical path": ({ criticalOps, criticalShare }) => `${criticalOps} ops, computing ${percent(criticalShare)} of the time`,
-  }), others);
+  const rows = Object.values({ ...METRICS, ...OTHER_BUBBLES });
+  const cells = rows.flatMap((say) => runs.map(([, metrics]) => say(metrics, write, against)));
+  root.querySelectorAll("[data-metric]").forEach((cell, k) => { if (cell.textContent !== cells[k]) cell.textContent = cells[k]; });
+  if (!isSame) letScroll(root);
+}
+
+// Let arrow keys scroll what is wider than its place.
+export function letScroll(root) {
+  root.tabIndex = root.scrollWidth > root.clientWidth ? 0 : -1;
+}
+
+const METRICS = {
+  makespan: ({ makespan }, write) => write(makespan),
+  "bubble: idle ÷ (ranks × makespan)": ({ bubble }) => percent(bubble),
+  "peak activations, in micro-batches": ({ peak, peakRank }, write, against) => `${short(peak)} on rank ${peakRank}${against(peak)}`,
+  "critical path": ({ criticalOps, criticalShare }) => `${criticalOps} ops, computing ${percent(criticalShare)} of the time`,
+};
+const OTHER_BUBBLES = {
+  "idle ÷ ideal (Megatron)": ({ bubbleOfIdeal }) => percent(bubbleOfIdeal),
+  "idle time of a rank (Megatron)": ({ idle }, write) => write(idle),
+  "idle between first and last op (zero bubble)": ({ bubbleInside }) => percent(bubbleInside),
+};
+
+// Return the tables of metrics of runs, without their numbers.
+function metricsTables(runs) {
+  const others = document.createElement("details");
+  others.append(Object.assign(document.createElement("summary"), { textContent: "other definitions of the bubble" }), metricsTable(runs, OTHER_BUBBLES));
+  return [metricsTable(runs, METRICS), others];
 }
 
 function metricsTable(runs, rows) {
   const table = Object.assign(document.createElement("table"), { className: "labkit-metrics" });
-  const head = rowOf("th", ["", ...runs.map(([title]) => title)]);
-  const body = Object.entries(rows).map(([name, write]) => {
-    const row = rowOf("td", runs.map(([, metrics]) => write(metrics)));
+  table.createTHead().append(rowOf("th", ["", ...runs.map(([title]) => title)]));
+  table.createTBody().append(...Object.keys(rows).map((name) => {
+    const row = rowOf("td", runs.map(() => "…"));
+    for (const cell of row.children) cell.dataset.metric = "";
     row.prepend(Object.assign(document.createElement("th"), { scope: "row", textContent: name }));
     return row;
-  });
-  table.createTHead().append(head);
-  table.createTBody().append(...body);
+  }));
   return table;
 }
 

@@ -4,12 +4,12 @@ import { spotsOf } from "./bars.js";
 import { explain, narrate } from "./explain.js";
 import { BUSY } from "./messages.js";
 import { layOut, placeOf } from "./layout.js";
-import { buildPage, KEYS } from "./page.js";
+import { buildPage, KEYS, makeOneTabStop } from "./page.js";
 import { Painter, swatch } from "./painter.js";
 import { Playback } from "./playback.js";
 import { readScene } from "./scene.js";
 import { readPipeline } from "./schedules.js";
-import { fillNumbers, tableOf } from "./table.js";
+import { fillNumbers, letScroll, tableOf } from "./table.js";
 import { coloursOf, onThemeChange, themeNow } from "./themes.js";
 import { Viewport } from "./viewport.js";
 
@@ -32,10 +32,15 @@ export class TimelineView {
     this.pressed = 0; // keys that Python has been told of
     this.name = Math.random().toString(36).slice(2); // tells several views of one picture apart
     Object.assign(this, buildPage(root));
+    const rows = [this.toolbar, this.legend, this.saving].map(makeOneTabStop);
+    this.fitTabStops = () => rows.forEach((fit) => fit());
     this.actions = this.makeActions();
     this.painter = new Painter(this.canvas);
     this.listen();
-    const observer = new ResizeObserver(() => this.draw());
+    const observer = new ResizeObserver(() => {
+      letScroll(this.numbers);
+      this.draw();
+    });
     observer.observe(root);
     const endThemes = onThemeChange(() => this.followTheme());
     this.end = () => {
@@ -89,6 +94,8 @@ export class TimelineView {
       const { layout, theme, litStyles, dragged } = this;
       const looks = { hovered, pinned, focus, showCritical, litStyles, dragged };
       this.painter.paint({ scene, layout, viewport, theme, playhead, step, ...looks });
+      if (this.controlled !== scene) this.fitTabStops(); // now that they are seen
+      this.controlled = scene;
       Object.assign(this.root.dataset, { drawn: ++this.drawn, version: scene.version, step: playback.step });
       if (place !== playback.position) this.draw();
       this.host.onDrawn?.();
@@ -123,16 +130,24 @@ export class TimelineView {
     const lives = ([key, , buttons]) => !this.hasKey(key) && !this[buttons]?.hidden;
     const keys = [...KEYS.filter(lives), ...this.host.get("own_keys")]; // of two, Python's
     const inWords = (what) => what.replaceAll("bar", this.noun);
+    const listed = JSON.stringify([keys, this.noun]);
+    if (listed === this.listed) return;
+    this.listed = listed;
     this.keys.replaceChildren(...keys.flatMap(([key, what]) => [element("dt", key), element("dd", inWords(what))]));
   }
 
   // Each style of bars is a button: with it pressed, or pointed at, the other bars are dimmed.
   fillLegend() {
     const { panels, styles } = this.scene;
+    this.controlled = null;
     this.shown = new Set(styles.map(({ name }) => name).filter((name) => this.shown.has(name)));
     const marks = new Map(panels.flatMap((panel) => panel.marks.map(([, text, dashed]) => [text, dashed])));
+    const hasStrips = panels.some((panel) => panel.strips);
+    const filled = JSON.stringify([this.root.dataset.theme, styles.map(({ name, hatch }) => [name, hatch]), [...marks], hasStrips]);
+    if (filled === this.filled) return; // while a time is dragged it stays, with the focus if it has it
+    this.filled = filled;
     const signs = [
-      ...(panels.some((panel) => panel.strips) ? [[element("span", "", "lk-swatch lk-kept"), "activations kept"]] : []),
+      ...(hasStrips ? [[element("span", "", "lk-swatch lk-kept"), "activations kept"]] : []),
       ...[...marks].map(([text, dashed]) => [element("span", "", dashed ? "lk-line lk-dashed" : "lk-line"), text]),
     ];
     const entry = (tag, sign, text) => {
@@ -167,6 +182,7 @@ export class TimelineView {
 
   // Say under the picture what a bar is and why it is where it is.
   explain(mark) {
+    this.explained = mark;
     const panel = mark && this.scene.panels[mark.panel];
     const spot = mark && (this.spots(mark.panel).what?.[mark.bar] ?? { kind: "bar", bar: mark.bar });
     const [first, ...rest] = mark ? explain(panel, spot, this.scene.axis).split("\n") : [];
@@ -199,9 +215,13 @@ export class TimelineView {
   listen() {
     let grip = null; // where the pointer went down, whether it has moved since, and what that does
     const at = (event) => this.markAt(event.offsetX, event.offsetY);
-    const timeAt = ({ offsetX }) => this.viewport.fromPixel(offsetX - this.layout.gutter, this.layout.plot);
+    const viewportAt = ({ offsetY }) => {
+      const { panels, axisTop } = this.layout;
+      return this.viewportOf(offsetY < axisTop ? panels.findLastIndex(({ top }) => top <= offsetY) : -1);
+    };
+    const timeAt = ({ offsetX }, viewport = this.viewport) => viewport.fromPixel(offsetX - this.layout.gutter, this.layout.plot);
     const drags = {
-      pan: (event) => this.viewport.pan((grip.x - event.clientX) / this.layout.plot),
+      pan: (event) => grip.viewport.pan((grip.x - event.clientX) / this.layout.plot),
       scrub: (event) => this.goTo(timeAt(event)),
       bar: (event) => {
         const isThere = grip.version === this.scene.version;
@@ -212,7 +232,8 @@ export class TimelineView {
       const isOnAxis = this.scene.axis && event.offsetY > this.layout.axisTop && this.playback.positions.length > 0;
       const mark = this.host.get("draggable") && this.isBar(at(event)) ? at(event) : null;
       const drag = isOnAxis ? "scrub" : mark ? "bar" : "pan";
-      grip = { x: event.clientX, moved: false, from: timeAt(event), drag, mark, version: this.scene.version };
+      const [viewport, from, { version }] = [viewportAt(event), timeAt(event), this.scene];
+      grip = { x: event.clientX, moved: false, from, drag, mark, viewport, version };
       if (drag === "scrub") {
         this.hover(null);
         this.goTo(grip.from);
@@ -236,9 +257,9 @@ export class TimelineView {
       const zooms = event.ctrlKey || event.metaKey;
       if (!this.scene.axis || !(zooms || Math.abs(event.deltaX) > Math.abs(event.deltaY))) return;
       event.preventDefault();
-      const { viewport, layout: { gutter, plot } } = this;
-      if (zooms) viewport.zoom(ZOOM ** (-event.deltaY / 100), viewport.fromPixel(event.offsetX - gutter, plot));
-      else viewport.pan(event.deltaX / plot);
+      const viewport = viewportAt(event);
+      if (zooms) viewport.zoom(ZOOM ** (-event.deltaY / 100), timeAt(event, viewport));
+      else viewport.pan(event.deltaX / this.layout.plot);
       this.draw();
     };
     const listeners = {
@@ -375,8 +396,8 @@ export class TimelineView {
       "=": () => this.zoom(ZOOM),
       "-": () => this.zoom(1 / ZOOM),
       0: () => [this.viewport, ...this.scene.panels.map((_, k) => this.viewportOf(k))].forEach((each) => each.fit()),
-      ShiftArrowLeft: () => this.viewport.pan(-0.25),
-      ShiftArrowRight: () => this.viewport.pan(0.25),
+      ShiftArrowLeft: () => this.viewportOf(this.focus?.panel).pan(-0.25),
+      ShiftArrowRight: () => this.viewportOf(this.focus?.panel).pan(0.25),
       SVG: save("svg"),
       PNG: save("png"),
       HTML: save("html"),
@@ -473,9 +494,20 @@ export class TimelineView {
     this.narrate();
   }
 
+  // Cells of a grid change with the step: what was pointed at is now the cell in its place.
+  followStep() {
+    const now = (mark) => {
+      const bar = mark && this.scene.panels[mark.panel].bars.inPlaceOf(mark.bar, this.step);
+      return mark && bar >= 0 ? { ...mark, bar } : null;
+    };
+    for (const which of ["hovered", "pinned", "focus"]) this[which] = now(this[which]);
+    this.explain(now(this.explained));
+  }
+
   // Show a step, and say in one line what happens there, in all panels.
   narrate() {
     const { mode, step, position } = this.playback;
+    if (!this.scene.axis) this.followStep();
     this.draw();
     this.say(this.scene.steps[mode]?.[step] ?? narrate(this.scene.panels, position, this.scene.axis));
   }

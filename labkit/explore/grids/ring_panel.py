@@ -8,7 +8,7 @@ import pandas as pd
 from labkit.base.texts import listed
 from labkit.draw.cells import Cell, Look, cell_panel, cells_of
 from labkit.draw.panel import LINK_COLUMNS, GridPanel
-from labkit.explore.grids.rings import ALGORITHMS, RingTrace, in_units, least_tensors, simulate_ring
+from labkit.explore.grids.rings import ALGORITHMS, RingTrace, in_units, min_tensors, simulate_ring
 
 MAX_NAMED = 4  # with more ranks a cell has their number instead of their names
 APART = 0.3  # of a cell, between the chunks and the bytes beside them
@@ -28,7 +28,7 @@ def ring_panel(trace: RingTrace, n_bytes: float) -> GridPanel:
         [f"before step 1 of {n_steps}", *(f"after step {step} of {n_steps}" for step in range(1, n_steps + 1))],
         lambda step: _narrate(trace, step),
         title=trace.name,
-        facts=f"{n_steps} steps, the busiest rank sends {trace.busiest:.3g} tensors (least: {least_tensors(n):.3g})",
+        facts=f"{n_steps} steps, the busiest rank sends {trace.busiest:.3g} tensors (minimum: {min_tensors(n):.3g})",
         links=_links(trace, cells),
     )
 
@@ -69,12 +69,12 @@ def ring_cells(trace: RingTrace) -> list[Cell]:
 
 def _sent_cells(trace: RingTrace, n_bytes: float) -> list[Cell]:
     """Return cells that say, step by step, how many bytes each rank has sent so far."""
-    least = round(least_tensors(trace.n) * n_bytes)
+    minimum = round(min_tensors(trace.n) * n_bytes)
 
     def look(rank: int, _: int, __: int, sent: int) -> Look:
-        name = "more than the least" if sent > least + 0.01 * n_bytes else "bytes sent"
-        words = f"Rank {rank} has sent {in_units(sent)} so far; the least that an all_reduce needs"
-        return name, 0, in_units(sent), f"{words} is {in_units(least)} a rank."
+        name = "more than the minimum" if sent > minimum + 0.01 * n_bytes else "bytes sent"
+        words = f"Rank {rank} has sent {in_units(sent)} so far. In any all_reduce the rank that sends most"
+        return name, 0, in_units(sent), f"{words} sends {in_units(minimum)} or more in all."
 
     return cells_of(np.rint(trace.bytes_sent * n_bytes).astype(np.int64)[:, :, None], look)
 
@@ -142,7 +142,7 @@ def _amount(count: int, n: int) -> str:
 
 def verdict(trace: RingTrace) -> str:
     """Return in a few sentences what a recorded ring did, compared with the ring of the picture."""
-    least, ideal, n_cells = least_tensors(trace.n), simulate_ring("ring", trace.n), trace.n**2
+    minimum, ideal, n_cells = min_tensors(trace.n), simulate_ring("ring", trace.n), trace.n**2
     sums = "Every rank ends up with the whole sum."
     if trace.n_whole_sums < n_cells:
         count = f"Only {trace.n_whole_sums}" if trace.n_whole_sums else "None"
@@ -150,9 +150,9 @@ def verdict(trace: RingTrace) -> str:
     steps = "Step by step it is the ring of the picture."
     if not np.array_equal(trace.states, ideal.states):
         steps = f"It takes {trace.n_steps} steps, the ring of the picture {ideal.n_steps}."
-    compared = f"{trace.busiest / least:.3g} times the least that an all_reduce needs"
-    if abs(trace.busiest - least) < 0.01:
-        compared = "the least there can be"
-    elif trace.busiest < least:
-        compared = f"less than the {least:.3g} that an all_reduce needs"
+    compared = f"{trace.busiest / minimum:.3g} × the minimum of an all_reduce"
+    if abs(trace.busiest - minimum) < 0.01:
+        compared = "the minimum of an all_reduce"
+    elif trace.busiest < minimum:
+        compared = f"less than the {minimum:.3g} that an all_reduce needs"
     return f"{sums} {steps} The busiest rank sends {trace.busiest:.3g} times the tensor, {compared}."

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.base.checks import check_number, is_whole
+from labkit.cost import Link
 
 MAX_RANKS = 16
 Row = tuple[int, int, int, int, int]  # step, source, target, chunk, and a bit for each rank whose part is in it
@@ -105,6 +106,11 @@ class RingTrace(NamedTuple):
         """How many tensors the rank sends that sends most."""
         return self.bytes_sent[-1].max()
 
+    def seconds(self, n_bytes: float, link: Link) -> float:
+        """Return how long it takes: a step the latency, and the bytes of its busiest rank."""
+        moved = np.diff([self.bytes_sent, self.bytes_received], axis=1).max(axis=(0, 2)) * n_bytes
+        return self.n_steps * link.latency_s + float(moved.sum()) / link.bytes_per_s
+
 
 @cache
 def simulate_ring(name: str, n: int) -> RingTrace:
@@ -139,7 +145,7 @@ def moved_before(step: Sequence, rank: Sequence, tensors: float | Sequence, shap
     return np.cumsum(moved, axis=0)
 
 
-def least_tensors(n: int) -> float:
+def min_tensors(n: int) -> float:
     """Return how many tensors the busiest of ``n`` ranks sends at least: 2 (N − 1) / N."""
     return 2 * (n - 1) / n
 

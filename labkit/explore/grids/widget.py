@@ -8,7 +8,9 @@ from functools import partial
 import pandas as pd
 
 from labkit.base.texts import listed
+from labkit.cost import Link
 from labkit.draw.cells import GridStep, in_lines, printed_steps
+from labkit.draw.layout import time_axis
 from labkit.draw.painter import panel_figure
 from labkit.explore.form_explorer import Control, FormExplorer, View
 from labkit.explore.grids import rings
@@ -21,6 +23,7 @@ from labkit.explore.grids.rings import ALGORITHMS, MAX_RANKS, RingTrace, in_unit
 
 SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "25 MiB": 25 * 2**20, "475 MiB (GPT-2's gradients)": 475 * 2**20}
 NOTHING = "nothing"
+LINK = Link(20e-6, 12.5e9)  # 100 Gbit/s
 MAX_RANKS_IN_FILE = 8
 _NOTE = "An arrow: what is sent next. A cell names the ranks whose parts are added up in it; Σ is the sum of all."
 _NOTE_OF_MANY = "An arrow: what is sent next. A cell has the number of ranks whose parts are added up in it; Σ is all."
@@ -86,16 +89,18 @@ def ring_view(recorded: RingTrace | None, ranks: int, size: int, algorithm: str,
 
 
 def _bytes_table(traces: Iterable[RingTrace], size: int) -> pd.DataFrame:
-    """Return a row per algorithm: its steps, and the bytes that go through links until the end.
+    """Return a row per algorithm: its steps, how long they take on LINK, and the bytes sent.
 
     The last column is what the busiest rank sends, divided by 2 (N − 1) / N · bytes.
     """
     rows = []
     for trace in traces:
         tensors = trace.busiest, trace.bytes_received[-1].max(), trace.bytes_sent[-1].sum()
-        least = f"{trace.busiest / rings.least_tensors(trace.n):.3g} ×"
-        rows.append((trace.name, trace.n_steps, *(in_units(each * size) for each in tensors), least))
-    columns = ["algorithm", "steps", "busiest sends", "busiest receives", "all send", "× minimum"]
+        seconds = trace.seconds(size, LINK)
+        ratio = f"{trace.busiest / rings.min_tensors(trace.n):.3g} ×"
+        row = trace.n_steps, time_axis(seconds)(seconds), *(in_units(each * size) for each in tensors)
+        rows.append((trace.name, *row, ratio))
+    columns = ["algorithm", "steps", f"time at {LINK}", "busiest sends", "busiest receives", "all send", "× minimum"]
     return pd.DataFrame(rows, columns=columns)
 
 

@@ -176,9 +176,12 @@ class ScheduleExplorer(Explorer):
                 {name: each.metrics for name, each in predicted.items()}, UNIT_AXIS, self._parsed.cap
             )
             events = {name: each.events for name, each in predicted.items()}
-            return StaticForm(draw.timeline(events, time_label=UNITS), self._alt(), metrics)
+            return StaticForm(partial(draw.timeline, events, time_label=UNITS), self._alt(), metrics)
         drawn = [overlay_panel(run.ideal, run.measured, title=run.schedule.name) for run in self.runs]
         panels, axes, data = zip(*drawn, strict=True)
         longest = min(axes, key=lambda axis: axis.per_second)
-        figure = panel_figure(panels, longest, emulated(*(run.measured for run in self.runs)), data)
-        return StaticForm(figure, self._alt(), tables.gaps({run.schedule.name: run.gap for run in self.runs}))
+        note, gaps = (
+            emulated(*(run.measured for run in self.runs)),
+            tables.gaps({run.schedule.name: run.gap for run in self.runs}),
+        )
+        return StaticForm(partial(panel_figure, panels, longest, note, data), self._alt(), gaps)

@@ -19,7 +19,7 @@ def test_the_answer_to_dp5_goes_round_as_in_the_picture():
     assert trace.bytes_received == pytest.approx(ideal.bytes_received)
     assert verdict(trace) == (
         "Every rank ends up with the whole sum. Step by step it is the ring of the picture. "
-        "The busiest rank sends 1.5 times the tensor, the least there can be."
+        "The busiest rank sends 1.5 times the tensor, the minimum of an all_reduce."
     )
 
 
@@ -40,7 +40,7 @@ def test_one_that_goes_through_rank_0_is_shown_as_the_parameter_server_that_it_i
     trace, server = record_ring(3, through_rank_0), simulate_ring("parameter server", 3)
     assert (trace.states == server.states).all()
     assert trace.bytes_sent == pytest.approx(server.bytes_sent)
-    assert "The busiest rank sends 2 times the tensor, 1.5 times the least" in verdict(trace)
+    assert "The busiest rank sends 2 times the tensor, 1.5 × the minimum" in verdict(trace)
 
 
 def adds_twice(tensor):

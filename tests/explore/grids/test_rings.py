@@ -8,7 +8,7 @@ import pytest
 
 from labkit import cost
 from labkit.explore.grids.ring_panel import ring_cells, ring_panel
-from labkit.explore.grids.rings import ALGORITHMS, in_units, least_tensors, simulate_ring
+from labkit.explore.grids.rings import ALGORITHMS, in_units, min_tensors, simulate_ring
 
 every_way = pytest.mark.parametrize("way", ALGORITHMS)
 every_size = pytest.mark.parametrize("n", [2, 3, 4, 7, 16])
@@ -49,7 +49,7 @@ def test_bytes_one_after_the_other_are_those_of_the_cost_model_and_so_are_the_ri
         ports = np.maximum(np.diff(trace.bytes_sent, axis=0), np.diff(trace.bytes_received, axis=0))
         assert costs(0, n, 1.0, 1.0) == pytest.approx(trace.n_steps if way == "ring" else 2)
         assert ports.max(axis=1).sum() == pytest.approx(costs(1, n, 0.0, 1.0))
-        assert trace.busiest == pytest.approx(least_tensors(n) * (1 if way == "ring" else n / 2))
+        assert trace.busiest == pytest.approx(min_tensors(n) * (1 if way == "ring" else n / 2))
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_beside_the_chunks_stands_what_each_rank_has_sent_so_far():
     of_rank_0 = bars[(bars["left"] > 4) & (bars["top"] < 1)]
     assert of_rank_0["label"].tolist() == ["0 B", "1 MiB", "2 MiB", "3 MiB"]
     assert of_rank_0["appear"].tolist() == [0, 4, 5, 6]
-    assert of_rank_0["name"].tolist() == ["bytes sent"] * 2 + ["more than the least"] * 2
-    assert "more than the least" not in set(ring_panel(simulate_ring("ring", 4), 2**20).bars["name"])
+    assert of_rank_0["name"].tolist() == ["bytes sent"] * 2 + ["more than the minimum"] * 2
+    assert "more than the minimum" not in set(ring_panel(simulate_ring("ring", 4), 2**20).bars["name"])
 
 
 @every_way
@@ -123,3 +123,12 @@ def test_what_ranks_import_loads_no_torch_no_matplotlib_and_no_widgets():
     code = f"import sys; from labkit.explore.grids import {', '.join(engines)}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "matplotlib", "ipywidgets"} & set(loaded)
+
+
+@pytest.mark.parametrize("n", [2, 4, 7])
+def test_a_ring_takes_as_long_as_its_formula_and_a_naive_one_more_for_a_large_tensor_less_for_a_small_one(n):
+    link = cost.Link(1e-3, 1e9)
+    for n_bytes in (10, 10**9):
+        ring, naive = (simulate_ring(name, n).seconds(n_bytes, link) for name in ("ring", "naive ring"))
+        assert ring == pytest.approx(cost.ring_all_reduce_s(n_bytes, n, link.latency_s, link.bytes_per_s))
+        assert (naive > ring) == (n > 2 and n_bytes == 10**9)
