@@ -223,7 +223,11 @@ def _write_labels(ax: Axes, panel: Panel, look: Look) -> None:
     for bar in bars.assign(size=size)[fits].to_dict("records"):
         colour = "white" if bar.get("ghost") else look.fill(bar["name"], bar["chunk"])
         x, y = (bar["left"] + bar["right"]) / 2 * look.time.per_second, bar["top"] + bar["height"] / 2
-        ground = {"facecolor": palette.label_ground(colour), "edgecolor": "none", "pad": 0.3} if look.styles[bar["name"]].hatch else None
+        ground = (
+            {"facecolor": palette.label_ground(colour), "edgecolor": "none", "pad": 0.3}
+            if look.styles[bar["name"]].hatch
+            else None
+        )
         ax.text(x, y, bar["label"], fontsize=bar["size"], color=text_colour(colour), bbox=ground, **at)
 
 
