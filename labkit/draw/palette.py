@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.colors import to_hex, to_rgb
 
 
@@ -174,11 +175,12 @@ def text_colour(colour: str) -> str:
 
 
 def label_ground(colour: str) -> str:
-    """Return what stands behind a label on this colour: a lighter one under black on dark orange.
+    """Return what stands behind a label on this colour: of a dark orange a lighter one.
 
-    There WCAG's 4.5 is met, but thin letters are still hard to read.
+    Black on it has WCAG's 4.5, but thin letters are still hard to read.
     """
-    return mixed(colour, "white", 0.45) if 0.18 <= _luminance(colour) < 0.26 else colour
+    is_vivid = np.ptp(to_rgb(colour)) > 0.7
+    return mixed(colour, "white", 0.45) if is_vivid and 0.18 <= _luminance(colour) < 0.24 else colour
 
 
 def _luminance(colour: str) -> float:

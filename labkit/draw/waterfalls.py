@@ -51,8 +51,8 @@ def waterfall(
     drawn = _way(table[label].astype(str).tolist(), changes)
     if error:
         drawn["low"], drawn["high"] = ([*(scale * table[name]), drawn["to"].iloc[-1]] for name in error)
-    said = f"predicted {scale * total:.4g}, measured {scale * total + changes.sum():.4g} {unit}"
-    below = emulated(table, note=". ".join(filter(None, [said, note])))
+    totals = f"predicted {scale * total:.4g}, measured {scale * total + changes.sum():.4g} {unit}"
+    below = emulated(table, note=". ".join(filter(None, [totals, note])))
     with chart(ax, 1.6 + 1.15 * len(drawn), 3.4, y=f"{unit}, beyond the prediction", note=below) as ax:
         _draw_way(ax, drawn)
         label_groups(ax, drawn["part"].tolist())

@@ -36,7 +36,7 @@ ring_explorer()
 """,
     "measured_run": """
 from labkit.explore import schedule_explorer
-schedule_explorer("1f1b n=2 m=6 vs zb-h1")
+schedule_explorer("1f1b n=4 m=4 vs zb-h1")
 """,
 }
 USES = {  # keys that are pressed in its last picture

@@ -19,6 +19,7 @@ from labkit.draw.palette import (
     STYLES,
     bar_styles,
     in_theme,
+    label_ground,
     line_styles,
     shade,
     source_of,
@@ -125,3 +126,10 @@ def test_a_single_series_that_says_its_source_has_its_look_and_another_one_is_gr
     )
     plain = bars(table, group="run", value="s").patches[0]
     assert not any(same_color(plain.get_facecolor(), style.colour) for style in SOURCES.values())
+
+
+def test_numbers_on_dark_orange_stand_on_a_ground_with_more_contrast_and_others_on_their_colour():
+    grounds = {name: label_ground(style.colour) for name, style in STYLES.items()}
+    lighter = {STYLES[name].colour for name, ground in grounds.items() if ground != STYLES[name].colour}
+    assert lighter == {STYLES["recv"].colour}
+    assert text_colour(grounds["recv"]) == "black" and (luminance(grounds["recv"]) + 0.05) / 0.05 > 7  # with black

@@ -25,7 +25,7 @@ function tangled(count) {
 
 function inSight(bars, x0, x1, least = 0) {
   const found = [];
-  bars.eachInSight(x0, x1, least, (i) => found.push(i));
+  bars.forEachVisible(x0, x1, least, (i) => found.push(i));
   return found;
 }
 
@@ -71,7 +71,7 @@ test("slack lets the nearest of narrow bars be hit", () => {
 
 test("a bar of a grid is there from the step it appears to before the step it vanishes", () => {
   const bars = barsOf([[[0, 1, 2, 4], [0, 1, 4, 9]]]);
-  assert.deepEqual([1, 2, 3, 4].map((step) => bars.isThere(0, step)), [false, true, true, false]);
+  assert.deepEqual([1, 2, 3, 4].map((step) => bars.isVisible(0, step)), [false, true, true, false]);
   assert.deepEqual([1, 3, 4].map((step) => bars.at(0.5, 0.4, 0, step)), [-1, 0, 1]);
 });
 

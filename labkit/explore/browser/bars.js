@@ -11,13 +11,13 @@ export class Bars {
   }
 
   // Is bar i there at this step? Only the bars of a grid come and go.
-  isThere(i, step) {
+  isVisible(i, step) {
     return !this.appear || (this.appear[i] <= step && step < this.vanish[i]);
   }
 
   // Call draw(i) for the bars between x0 and x1, row by row. Of bars narrower than `least` one is
   // drawn for each `least`: the others would only cover it.
-  eachInSight(x0, x1, least, draw) {
+  forEachVisible(x0, x1, least, draw) {
     for (const row of this.rows) {
       let drawnUntil = -Infinity;
       for (const i of row.order) {
@@ -60,8 +60,8 @@ export class Bars {
 
   // Return the bar that is in the place of bar i at this step, -1 without one.
   inPlaceOf(i, step) {
-    if (this.isThere(i, step)) return i;
-    const isHere = (j) => this.left[j] === this.left[i] && this.top[j] === this.top[i] && this.isThere(j, step);
+    if (this.isVisible(i, step)) return i;
+    const isHere = (j) => this.left[j] === this.left[i] && this.top[j] === this.top[i] && this.isVisible(j, step);
     return this.rows.flatMap(({ order }) => order).find(isHere) ?? -1;
   }
 
@@ -72,7 +72,7 @@ export class Bars {
 
   // The bars of a row at this step, from left to right.
   seen(row, step) {
-    return row.order.filter((i) => this.isThere(i, step));
+    return row.order.filter((i) => this.isVisible(i, step));
   }
 
   // How far x is from bar i: 0 within it.

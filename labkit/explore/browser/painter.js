@@ -157,8 +157,8 @@ function paintStrips(pen, frame, { left, right, top, bottom, share, over }, rows
 function paintBars(pen, frame, panel) {
   const { scale, layout, theme } = frame;
   const [from, until] = scale.range;
-  panel.bars.eachInSight(from, until, scale.span / layout.plot, (i) => {
-    if (panel.bars.isThere(i, frame.step)) paintBar(pen, frame, panel, i);
+  panel.bars.forEachVisible(from, until, scale.span / layout.plot, (i) => {
+    if (panel.bars.isVisible(i, frame.step)) paintBar(pen, frame, panel, i);
   });
   if (panel.dragged) paintBar(pen, frame, panel, panel.dragged.bar); // over the others
   for (const same of frame.sames) {

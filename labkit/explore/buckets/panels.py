@@ -35,8 +35,8 @@ def blocks_panel(reduction: Reduction) -> TimedPanel:
     ]
     starts = [0.0, *bucket_ends]
     bars += [_bar(start, end, 1 + _TOP, k) for k, (start, end) in enumerate(itertools.pairwise(starts))]
-    said = [functools.partial(_gradient_sentence, reduction, i) for i in order]
-    said += [functools.partial(_bucket_sentence, reduction, k) for k in range(len(reduction.buckets))]
+    sentences = [functools.partial(_gradient_sentence, reduction, i) for i in order]
+    sentences += [functools.partial(_bucket_sentence, reduction, k) for k in range(len(reduction.buckets))]
     return TimedPanel(
         pd.DataFrame(bars, columns=[*BAR_COLUMNS, "same"]),
         height=2.0,
@@ -44,7 +44,7 @@ def blocks_panel(reduction: Reduction) -> TimedPanel:
         rows=[Label(0.5, "parameters"), Label(1.5, "buckets")],
         title=reduction.gradients.model,
         facts=f"{len(names)} parameters, {reduction.gradients.n_bytes / MIB:.4g} MiB, {_buckets(len(reduction.buckets))}",
-        explain=lambda bar: said[bar](),
+        explain=lambda bar: sentences[bar](),
     )
 
 
@@ -109,27 +109,27 @@ def _pass_bars(one: Reduction, time: TimeAxis) -> tuple[list[_PassBar], float]:
     wait, and in the end the all_reduces.
     """
 
-    def said(sentence: Callable[..., str], *about: int) -> Callable[[], str]:
+    def later(sentence: Callable[..., str], *about: int) -> Callable[[], str]:
         return functools.partial(sentence, one, *about, time)
 
     bars = [
-        _PassBar(_bar(*one.computing[i], _TOP, one.bucket_of[i]), number - 1, said(_gradient_sentence, i))
+        _PassBar(_bar(*one.computing[i], _TOP, one.bucket_of[i]), number - 1, later(_gradient_sentence, i))
         for number, i in enumerate(one.order)
     ]
     waits = {k: (full_s, span.start_s) for k, full_s, span in one.sent() if span.start_s - full_s > _SEEN * one.end_s}
     if one.exposed_s:
         wait = _bar(one.backward_s, one.end_s, _TOP, -1, name="wait", label="exposed")
-        bars.append(_PassBar(wait, len(bars) + len(waits) + len(one.buckets), said(_exposed_sentence)))
+        bars.append(_PassBar(wait, len(bars) + len(waits) + len(one.buckets), later(_exposed_sentence)))
     filled_by = [max(map(one.order.index, bucket)) for bucket in one.buckets]  # by which bar
     rows, n_rows = stack(*np.array([*waits.values()]).T) if waits else (np.zeros(0, dtype=int), 0)
     waiting = min(max(1.0, _MIN_ROW * n_rows), _MAX_WAITING) if waits else 0.0
     for row, (k, span) in zip(rows, waits.items(), strict=True):
         top, height = 1 + waiting / n_rows * (row + _TOP), waiting / n_rows * _HEIGHT
-        bars.append(_PassBar(_bar(*span, top, k, height, name="queued"), filled_by[k], said(_waiting_sentence, k)))
+        bars.append(_PassBar(_bar(*span, top, k, height, name="queued"), filled_by[k], later(_waiting_sentence, k)))
     free_s = -1.0
     for k, full_s, span in one.sent():
         needs = len(bars) - 1 if free_s >= full_s else filled_by[k]
-        bars.append(_PassBar(_bar(*span, 1 + waiting + _TOP, k), needs, said(_bucket_sentence, k)))
+        bars.append(_PassBar(_bar(*span, 1 + waiting + _TOP, k), needs, later(_bucket_sentence, k)))
         free_s = span.end_s
     return bars, waiting
 

@@ -108,13 +108,13 @@ def table(game: Game) -> pd.DataFrame:
 
 def explain(board: Board, op: Op, bar: Bar) -> str:
     """Say what an op is, what it needs and what needs it; if it is offered, how to place it."""
-    rules, needed, takers = board.rules, board.rules.inputs[op], board.rules.outputs[op]
+    rules, needed, consumers = board.rules, board.rules.inputs[op], board.rules.outputs[op]
     what = f"{op}: the {OF_KIND[op.kind]} of stage {op.stage} for micro-batch {op.micro_batch}"
     where = f"on rank {rules.rank_of(op)} from {bar.start_s:g} to {bar.end_s:g}"
     to_place = "" if op in board.placed else " if you place it there: click, or press Enter"
     words = [f"It needs {needed}." if needed else "It needs nothing but the batch."]
-    if takers:
-        words += [f"{' and '.join(map(str, takers))} {'need' if len(takers) > 1 else 'needs'} it."]
+    if consumers:
+        words += [f"{' and '.join(map(str, consumers))} {'need' if len(consumers) > 1 else 'needs'} it."]
     if op.kind == "F":
         words += [f"Its activation is kept until {rules.freed_by(op)} has ended."]
     if op.kind == rules.freeing_kind:
@@ -126,12 +126,12 @@ def explain(board: Board, op: Op, bar: Bar) -> str:
 
 
 def _bars(board: Board, bars: Mapping[Op, Bar]) -> pd.DataFrame:
-    homes, lanes = board.rules.homes, _lanes(board, bars)
+    rank_of_stage, lanes = board.rules.rank_of_stage, _lanes(board, bars)
     rows = []
     for op, bar in bars.items():
-        rank, (lane, n_lanes) = homes[op.stage], lanes.get(op, (0, 1))
+        rank, (lane, n_lanes) = rank_of_stage[op.stage], lanes.get(op, (0, 1))
         top = _RANK * rank + _TOP + _BAR * lane / n_lanes
-        chunk = sum(homes[stage] == rank for stage in range(op.stage))
+        chunk = sum(rank_of_stage[stage] == rank for stage in range(op.stage))
         style = (EVENT_NAMES[op.kind], chunk, str(op), op not in board.placed)
         rows.append((*bar, top, _BAR / n_lanes, *style))
     return pd.DataFrame(rows, columns=[*BAR_COLUMNS, "ghost"]).astype(

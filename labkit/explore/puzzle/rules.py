@@ -48,13 +48,13 @@ class Rules:
         return self.kinds[-1]
 
     @cached_property
-    def homes(self) -> dict[int, int]:
+    def rank_of_stage(self) -> dict[int, int]:
         """By stage, its rank."""
         ranks = enumerate(self.timed.schedule.ops)
         return {op.stage: rank for rank, ops in ranks for op in ops}
 
     def rank_of(self, op: Op) -> int:
-        return self.homes[op.stage]
+        return self.rank_of_stage[op.stage]
 
     def freed_by(self, op: Op) -> Op:
         """Return the op whose end frees the activation of the forward ``op``."""

@@ -130,10 +130,10 @@ class SchedulePuzzle(Explorer):
         (self.remove_class if game.number >= _TOOLBAR_FROM else self.add_class)("labkit-few-controls")
         self._after(f"Level {game.number}: {game.level.title}.")
 
-    def _after(self, said: str) -> None:
+    def _after(self, narration: str) -> None:
         """Show the board after a move, and say how it went."""
         game = self.game
-        self.timeline.show([board_panel(game)], alt=alt_text(game), time=axis(), said=said)
+        self.timeline.show([board_panel(game)], alt=alt_text(game), time=axis(), said=narration)
         self.rank.value = game.rank
         self.buttons["u"].disabled = not game.before
         self.table.value = table_html(table(game))
@@ -198,8 +198,8 @@ def _level_text(game: Game) -> str:
 def _lesson(game: Game) -> str:
     """Return, as HTML, what the level teaches once the board is at par; until then how to move."""
     learned = f"✓ Par reached. What this level teaches: {game.level.teaches}"
-    said, weight = (learned, 600) if game.at_par else (_MOVES, 400)
-    return f'<p style="margin: 0; line-height: 1.4; font-weight: {weight}">{html.escape(said)}</p>'
+    text, weight = (learned, 600) if game.at_par else (_MOVES, 400)
+    return f'<p style="margin: 0; line-height: 1.4; font-weight: {weight}">{html.escape(text)}</p>'
 
 
 def _rules_in_words(rules: Rules) -> str:

@@ -83,7 +83,7 @@ _FIELDS = (
     Field("B", "backward", "B", "times", 0.002, 2000),  # of I and W together, half of it each
     Field("I", "input_grad", "I: input gradient", "times", 0.001, 1000),
     Field("W", "weight_grad", "W: weight gradient", "times", 0.001, 1000),
-    Field("hop", "hop", "hop", "number", 0, 1000, (0.0, 4.0, 0.1)),
+    Field("hop", "hop", "hop", "number", 0, 1000, (0.0, 4.0, 0.05)),
     Field("cap", "cap", "cap", "number", 0.001, 1000, (0.5, 64.0, 0.5)),
 )
 FIELDS = {field.key: field for field in _FIELDS}
