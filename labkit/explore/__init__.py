@@ -18,8 +18,8 @@ static_fallback      picture and table where there is no browser
 
 Python hands over tables and orders, the page draws and explains them: live, while the kernel is
 busy, and in a file. Two things are worked out twice, so that nothing waits: when ops run
-(browser/earliest_times.js) and why a rank is idle (browser/run.js);
-tests/explore/test_page_facts.py holds them equal to labkit.simulate.
+(browser/earliest_times.js) and why a rank is idle (browser/run.js). What holds them equal to
+labkit.simulate is tests/explore/test_page_facts.py.
 """
 
 from __future__ import annotations

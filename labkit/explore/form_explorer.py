@@ -40,7 +40,7 @@ class View(NamedTuple):
     ``figure()`` is what stands for it in print, with an alt text of its own if ``printed_alt`` is
     one. Panels lie on an axis of ``time``, or without it on columns; a grid ``opens_at`` a step.
     ``said`` stands above the picture, and controls that do not count now are ``disabled``. With
-    ``row_names`` the table has its index. ``title`` stands over a file if the alt text is long.
+    ``row_names`` the table has its index. ``title`` stands over a file, if its alt text is long.
     """
 
     panels: Sequence[Panel]

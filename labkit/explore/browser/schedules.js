@@ -22,7 +22,7 @@ export function readPipeline({ version, title }, pipeline) {
   const styles = shades[chunks - 1].filter(({ name }) => used.has(name));
   const { cap } = pipeline;
   const panels = tables.map(([name, table]) => eventPanel({ title: name, tables: [table], row: "rank", memory: true, cap }, styles));
-  const scene = sceneOf({ version, title, axis, styles, panels, cap, note: "", clock: "clock", steps: {}, opens_at: -1, memory: true });
+  const scene = sceneOf({ version, title, axis, styles, panels, cap, note: "", clock: "clock", steps: {}, opens_at: -1, memory: true, pipeline });
   return { ...scene, ...wordsOf(panels, pipeline) };
 }
 

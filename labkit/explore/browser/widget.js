@@ -78,7 +78,10 @@ class ScheduleForm {
   // Show a scene that has come. Where the reader is ahead of it, with the times of the page.
   follow(scene, isAhead = false) {
     const { times, hop, cap } = this.pipeline ?? {};
+    const before = JSON.stringify(this.pipeline);
     this.pipeline = isAhead && times ? { ...scene.pipeline, times, hop, cap } : scene.pipeline;
+    const isShown = this.view.scene?.pipeline && JSON.stringify(this.pipeline) === before;
+    if (!scene.panels.length && isShown) return; // what is pointed at stays
     if (scene.panels.length) this.view.show(scene); // a run
     else this.view.show(scene, this.pipeline);
   }
