@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -92,7 +93,8 @@ class RunButtons(ipywidgets.HBox):
     ``stop`` ends the ranks within half a second, or a launch that comes next.
 
     ``action()`` does it, and returns the sentence to ``say`` when it is over. One run at a time:
-    a second start while one is under way only says so.
+    a second start while one is under way only says so. What a task still to do refuses is said
+    beside the button, which the reader has just pressed.
     """
 
     def __init__(self, label: str, action: Callable[[], str], say: Callable[[str], None]):
@@ -100,7 +102,8 @@ class RunButtons(ipywidgets.HBox):
         self.stop = ipywidgets.Button(description="Stop", icon="stop", disabled=True)
         self.bar = ipywidgets.IntProgress(style={"description_width": "initial"})
         self.bar.layout.width, self.bar.layout.display = "420px", "none"
-        super().__init__(children=[self.start, self.stop, self.bar])
+        self.refusal = ipywidgets.HTML()
+        super().__init__(children=[self.start, self.stop, self.bar, self.refusal])
         self.layout.flex_flow = "row wrap"
         self._action, self._say = action, say
         self._one_at_a_time, self._stop_asked = threading.Lock(), threading.Event()
@@ -116,7 +119,7 @@ class RunButtons(ipywidgets.HBox):
         self._stop_asked.clear()
         self.start.disabled, self.stop.disabled = True, False
         self._show_progress(Progress("Starting ranks", 0, None))
-        self.bar.layout.display = ""
+        self.bar.layout.display, self.refusal.value = "", ""
         self._say("Running on real ranks …")
         self._thread = threading.Thread(target=self._run, name=self.start.description, daemon=True)
         self._thread.start()
@@ -143,6 +146,8 @@ class RunButtons(ipywidgets.HBox):
             said = self._action()
         except KeyboardInterrupt:
             said = "Stopped: its ranks have ended."
+        except TodoError as error:
+            said, self.refusal.value = "", f'<span role="alert">{html.escape(sentence_of(error))}</span>'
         except Exception as error:
             said = sentence_of(error)
         self.start.disabled, self.stop.disabled, self.bar.layout.display = False, True, "none"
