@@ -526,7 +526,7 @@ def test_a_forked_process_that_leaves_the_function_as_well_is_ended_with_a_word_
 
     with workers(world_size=1) as ranks:
         assert ranks.run(forks, lambda: "the child's").values == [0]
-        assert "the rank alone answers" in capsys.readouterr().out
+        assert "only the rank itself answers" in capsys.readouterr().out
         assert ranks.run(forks, lambda: 1 / 0).values == [1]
         assert "ZeroDivisionError" in capsys.readouterr().out
         assert ranks.run(forks, lambda: sys.exit(3)).values == [3]

@@ -131,7 +131,8 @@ def test_what_needs_an_extra_says_in_its_last_line_how_to_install_it(program, li
 def test_with_the_extra_lab_the_first_notebook_runs(with_lab):
     notebooks = with_lab.folder / "notebooks"
     notebooks.mkdir()
-    for name in ("00_start_here.ipynb", "guesses.json"):  # a student edition has no stored guesses
+    # A student edition has no stored guesses.
+    for name in ("00_start_here.ipynb", "questions.toml", "figures.toml", "guesses.json"):
         if (PROJECT / "notebooks" / name).exists():
             shutil.copy(PROJECT / "notebooks" / name, notebooks)
     arguments = ["execute", "--timeout", "300", "--output", "ran.ipynb", "notebooks/00_start_here.ipynb"]

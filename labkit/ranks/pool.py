@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import psutil
@@ -251,9 +252,10 @@ class RankPool:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def __del__(self) -> None:
-        # They were not closed, and no longer can be. (When Python ends, their server ends them.)
-        if self.handles and self._owner == os.getpid() and not sys.is_finalizing():
+    def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # They were not closed, and no longer can be. (When Python ends, their server ends them, and
+        # names of this module may be gone.)
+        if not _is_finalizing() and self.handles and self._owner == os.getpid():
             self.close(kill=True)
 
     def close(self, kill: bool = False, wait: bool = True) -> None:

@@ -29,7 +29,7 @@ def test_each_of_a_tasks_three_hints_says_more_than_the_one_before_in_at_most_th
 def test_without_a_hint_the_result_shows_none(unfilled):
     result, todo = check("dp.6"), "TODO dp.6: labkit/dp.py, line 4"
     assert (result.passed, repr(result), result.findings) == (False, todo, [todo])
-    assert todo in result._repr_html_() and "Hints" not in result._repr_html_()
+    assert "labkit/dp.py, line 4</a>" in result._repr_html_() and "Hints" not in result._repr_html_()
 
 
 def test_hints_up_to_the_one_asked_for_stand_under_the_result(unfilled):

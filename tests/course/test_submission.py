@@ -125,8 +125,8 @@ def notebook(*cells) -> str:
 
 
 def ran(source: str, count: int, *outputs, text: str = "", **options) -> nbformat.NotebookNode:
-    printed = [new_output("stream", text=text)] * bool(text)
-    return new_code_cell(source, execution_count=count, outputs=[*outputs, *printed], **options)
+    shown = [new_output("display_data", data={"text/plain": text})] * bool(text)
+    return new_code_cell(source, execution_count=count, outputs=[*outputs, *shown], **options)
 
 
 def submitted(lab: Path, capsys, **options) -> tuple[bool, list[str], zipfile.ZipFile]:
@@ -207,7 +207,7 @@ def test_it_does_not_complain_of_normal_work(what, lab, capfd):
 
 
 def test_what_is_left_to_do_is_said_in_a_line_each_and_the_last_line_says_what_is_next(lab, capsys):
-    waits = ran("%%needs pipe.2 guess.how", 2, text="TODO pipe.2: labkit/pipe.py, line 9; GUESS how: run it first\n")
+    waits = ran("%%needs pipe.2 guess.how", 2, text="TODO pipe.2: labkit/pipe.py, line 9; GUESS how: run it first")
     (lab / "notebooks/01_a.ipynb").write_text(notebook(ran('check("pipe.2")', 1), waits))
     (lab / "notebooks/02_b.ipynb").write_text("not JSON")
     (lab / "notebooks/08_e.ipynb").write_text(notebook(new_code_cell("%%needs pipe.2 guess.how\n1")))

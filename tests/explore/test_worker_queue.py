@@ -7,7 +7,6 @@ import torch
 from to_do import task
 from torch import nn
 
-from labkit.explore import Timeline
 from labkit.explore.worker_queue import PLACES, record_queue
 from labkit.parallel.placement import WithDevice
 from labkit.pipe import Pipe
@@ -41,9 +40,3 @@ def test_no_result_is_fetched_before_all_tasks_of_its_clock_are_done(events):
     results = events[events["name"] == "result waits"]
     for _, clock in results.groupby(results["stage"] + results["micro_batch"]):
         assert clock["end_s"].min() >= clock["start_s"].max()
-
-
-def test_its_picture_has_a_row_per_stage_and_lane(events):
-    (panel,) = Timeline(events)._panels
-    assert [row.text for row in panel.rows] == ["stage 0", "stage 1", *["compute", "host"] * 2]
-    assert set(panel.bars["name"]) == set(PLACES)

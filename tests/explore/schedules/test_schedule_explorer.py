@@ -208,7 +208,7 @@ def test_a_task_that_is_to_do_is_said_with_what_it_is_for(explorer, monkeypatch)
         schedules, "run_schedules", mock.Mock(side_effect=TodoError("pipe.5", "labkit/pipe.py, line 9"))
     )
     press(explorer)
-    assert explorer.timeline.said.startswith("TODO pipe.5: labkit/pipe.py, line 9. Real ranks run")
+    assert "TODO pipe.5: labkit/pipe.py, line 9. Real ranks run" in explorer.runner.refusal.value
     assert explorer.runs == [] and not explorer.runner.start.disabled
 
 
