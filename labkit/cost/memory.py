@@ -199,12 +199,3 @@ def training_table(utilisation: float = UTILISATION) -> pd.DataFrame:
         seconds = [training_s(n, n_gpus, GPUS[name], utilisation) for n_gpus, name in ((8, "H100"), (1024, "A100"))]
         rows.append([size.name, training_flops(n), *(each / DAY_S for each in seconds)])
     return pd.DataFrame(rows, columns=["model", "FLOPs", "days on 8 × H100", "days on 1024 × A100"])
-
-
-def token_table() -> pd.DataFrame:
-    """Return a row per GPT-3 size: tokens and sequences in a batch, steps to 300 billion tokens."""
-    rows = [
-        [size.name, size.batch_tokens, round(size.batch_tokens / CONTEXT), round(TRAINING_TOKENS / size.batch_tokens)]
-        for size in GPT3_SIZES
-    ]
-    return pd.DataFrame(rows, columns=["model", "batch_tokens", "sequences", "steps"])

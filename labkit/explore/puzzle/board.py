@@ -124,10 +124,6 @@ class Board:
             before = kept
         return ""
 
-    def is_full(self, rank: int) -> bool:
-        """Return whether ``rank`` keeps all the activations that it may."""
-        return len([[], *self.kept(rank).values()][-1]) == self.rules.cap(rank)
-
     def kept(self, rank: int) -> dict[Op, list[Op]]:
         """Return by op that changes it the forwards whose activations ``rank`` keeps from then on.
 

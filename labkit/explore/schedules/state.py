@@ -238,11 +238,3 @@ def _numbers(given: dict[str, tuple[re.Match[str], Any]]) -> dict[str, Any]:
     forward = values.get("F", DEFAULT_TIMES)
     halves = tuple(time / 2 for time in values.pop("B")) if "B" in values else forward
     return {"input_grad": halves, "weight_grad": halves} | {FIELDS[key].name: value for key, value in values.items()}
-
-
-def for_ranks(times: Times, n_ranks: int) -> Times:
-    """Return the times of so many ranks: of those given per rank, the first and the last stay."""
-    if len(times) == 1:
-        return times
-    *front, last = times
-    return (*(front + front[-1:] * n_ranks)[: n_ranks - 1], last)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.explore.schedules.state import SCHEDULES, Choice, State, StateError, for_ranks, parse
+from labkit.explore.schedules.state import SCHEDULES, Choice, State, StateError, parse
 
 # --- there and back -------------------------------------------------------------------------------
 
@@ -112,10 +112,3 @@ def test_any_text_parses_or_is_refused_by_its_place(text):
         parse(text)
     except StateError as error:
         assert text[error.position :].startswith(error.word)
-
-
-def test_with_other_ranks_the_first_and_the_last_time_stay():
-    times = (1.0, 2.0, 3.0, 9.0)
-    assert for_ranks(times, 6) == (1, 2, 3, 3, 3, 9)
-    assert [for_ranks(times, n) for n in (2, 1)] == [(1, 9), (9,)]
-    assert for_ranks((2.0,), 3) == (2,)
