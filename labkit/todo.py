@@ -40,6 +40,7 @@ TASKS = {
     "pipe.3": "Pipe.compute, Pipe.forward",
     "pipe.4": "prepare_pipeline_parallel",
     "pipe.5": "ScheduledPipeline.step",
+    "shard.2": "ShardedModel",
 }
 
 # By a guess's name, what returns that it is missing, or None. Asking for a guess adds it here.
