@@ -102,6 +102,15 @@ class Unit:
         all_gather_into_tensor(row, self.shard)
         return dict(zip(self.names, self._whole(row), strict=True))
 
+    def all_gather_span(self) -> Any:
+        """Return a span of the lane comm, for the time until ``full`` is there."""
+        return span("all_gather", "comm", device=self.full.device, bucket=self.number, bytes=self.full.nbytes)
+
+    def reduce_scatter_span(self) -> Any:
+        """Return a span of the lane comm, for the time that the gradients are on their way."""
+        n_bytes = self.full.numel() * self.shard.itemsize
+        return span("reduce_scatter", "comm", device=self.full.device, bucket=self.number, bytes=n_bytes)
+
     def _whole(self, row: torch.Tensor) -> list[torch.Tensor]:
         """Return of the row each parameter's part, in its shape."""
         parts = row[: self._ends[-1]].split([shape.numel() for shape in self.shapes])
@@ -157,6 +166,11 @@ def gradients_of(parameters: Sequence[nn.Parameter]) -> list[torch.Tensor]:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def all_reduce_span(gradients: Sequence[torch.Tensor]) -> Any:
+    """Return a span of the lane comm, for the time in which these are averaged."""
+    return span("all_reduce", "comm", bytes=sum(gradient.nbytes for gradient in gradients))
 
 
 # --- which layers are units -----------------------------------------------------------------------
@@ -282,7 +296,7 @@ def _after_forward(unit: Unit, hooks: Hooks, layer: nn.Module, inputs: Any, outp
 
 def _need(unit: Unit, hooks: Hooks) -> None:
     if not unit.is_full:
-        with span("all_gather", lane="comm", bucket=unit.number, bytes=unit.full.nbytes):
+        with unit.all_gather_span():
             hooks.gather(unit)
 
 
