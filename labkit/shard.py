@@ -300,7 +300,7 @@ class ShardedModel(torch.nn.Module):
             ### BEGIN SOLUTION shard.2
             for gradient in gradients:
                 dist.all_reduce(gradient)
-                gradient /= dist.get_world_size()
+                gradient.div_(dist.get_world_size())
             ### END SOLUTION
         self._on_their_way.clear()
         self._backward_ran = False

@@ -48,13 +48,12 @@ class Unit:
         row = torch.cat([parameter.detach().flatten() for parameter in self.parameters])
         row = nn.functional.pad(row, (0, n_ranks * length - len(row)))
         self.shard = row[rank * length : (rank + 1) * length].clone()
-        self.full = torch.empty_like(row, dtype=compute_dtype)
+        self.full = _without_memory(torch.empty_like(row, dtype=compute_dtype))
         self._first = rank * length  # of the numbers in the row, the first in this rank's shard
         self._pieces = self._in_pieces(self.shard)
         self._kept: list[torch.Tensor | None] = [None] * len(self.parameters)  # gradients of pieces, while is_full
         self.is_full = True
         self.use_shard()
-        self.full.untyped_storage().resize_(0)
         self.reset()
 
     def reset(self) -> None:
@@ -123,6 +122,11 @@ class Unit:
 
     def __repr__(self) -> str:
         return f"Unit({self.number}: {', '.join(self.layers)}, {self.full.nbytes / 2**20:.3g} MiB {self.full.dtype})"
+
+
+def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.untyped_storage().resize_(0)
+    return tensor
 
 
 def _check_one_kind(names: Sequence[str], parameters: Sequence[torch.Tensor]) -> None:

@@ -9,7 +9,7 @@ SHOW, HIDE, FREE = "unit.use_full()", "unit.use_shard()", "unit.full.untyped_sto
 START = "reduce_scatter_tensor(part, unit.take_gradients(), async_op=True)"
 RETURN = f"return OnItsWay(unit, part, {START})"
 WAIT, ADD = "work.wait()\n", "unit.add_gradient(part / dist.get_world_size())"
-REPLICATED, DIVIDE = "dist.all_reduce(gradient)", "gradient /= dist.get_world_size()"
+REPLICATED, DIVIDE = "dist.all_reduce(gradient)", "gradient.div_(dist.get_world_size())"
 GATHER_LIST = "dist.all_gather(list(unit.full.chunk(dist.get_world_size())), unit.shard.to(unit.full.dtype))"
 GATHER_WIDE = """row = unit.shard.new_empty(len(unit.full))
         all_gather_into_tensor(row, unit.shard)
@@ -89,7 +89,7 @@ WRONG = {
         ),
         "forgets the replicated": ("norm.weight, which is replicated, is still", (REPLICATED, "continue")),
         "sums the replicated": ("norm.weight, which is replicated, is 2 times too large", (DIVIDE, "pass")),
-        "averages the replicated twice": ("replicated, is 2 times too small", (DIVIDE, f"{DIVIDE} ** 2")),
+        "averages the replicated twice": ("replicated, is 2 times too small", (DIVIDE, f"{DIVIDE}; {DIVIDE}")),
         "adds each twice": ("the pieces of first, is 2 times too large", (ADD, f"{ADD}; {ADD}")),
     },
 }
