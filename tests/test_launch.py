@@ -51,7 +51,6 @@ def test_more_ranks_than_there_is_free_memory_for_are_refused_with_how_many_fit(
 REFUSED_OPTIONS = [
     ({"world_size": 0}, ValueError, "world_size is 0, expected 1 or more"),
     ({"world_size": 2.0}, TypeError, r"world_size is 2\.0, expected a whole number of ranks"),
-    ({"world_size": True}, TypeError, "world_size is True, expected a whole number of ranks"),
     ({"compared_with": 0}, ValueError, "compared_with is 0, expected 1 or more"),
     ({"backend": "mpi"}, ValueError, "backend is 'mpi', expected one of 'auto', 'gloo', 'nccl'"),
     ({"timeout_s": 0}, ValueError, "timeout_s is 0, expected seconds"),
@@ -225,12 +224,6 @@ def test_a_rank_begins_without_any_module_that_the_student_edits_or_that_imports
     assert "labkit.ranks.rank" in loaded
     behind_launch = ("labkit.ranks", "labkit.base", "labkit.trace")
     assert [name for name in loaded if not name.startswith(behind_launch) and name != "labkit"] == []
-
-
-def test_what_every_rank_executes_first_is_light():
-    code = "import sys, labkit.ranks.rank_process, labkit.ranks.fork_server; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "cloudpickle" in loaded and not {"torch", "numpy", "pandas", "matplotlib", "labkit.cost"} & set(loaded)
 
 
 def test_what_is_on_disk_now_runs_the_students_file_and_the_lab_itself(monkeypatch, tmp_path):

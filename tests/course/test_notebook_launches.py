@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import product
@@ -111,17 +110,3 @@ def test_the_launches_of_all_notebooks_are_found_and_those_named_above_among_the
     assert sum(map(len, found.values())) > 40
     for name, functions in COMPARED_WITH_NOTHING.items():
         assert functions <= set(found[name])
-
-
-def sleeping(path) -> set[str]:
-    """The functions of a notebook that sleep, or train emulated stages."""
-    functions = [node for cell in cells(path) for node in ast.walk(cell) if isinstance(node, ast.FunctionDef)]
-    return {node.name for node in functions if re.search(r"sleep\(|EmulatedStage\(", ast.unparse(node))}
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_function_that_sleeps_is_launched_over_gloo_or_a_link(path):
-    """Over NCCL receiving blocks the stream and not the rank: a sleep would not wait for it."""
-    for launched in launches(path):
-        if launched.function in sleeping(path):
-            assert launched.options.get("backend") == "gloo" or launched.options["link"], launched

@@ -30,8 +30,6 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 ACCELERATE_LAUNCH = ["-m", "accelerate.commands.launch", "--multi_gpu", "--main_process_port", "0", "--num_processes"]
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 LOCAL = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
-# What needs the reader's own average_gradients, and what does not.
-ON_RANKS = [pytest.param(rung, marks=task("dp.4")) if rung == BY_HAND else rung for rung in RUNGS[1:]]
 ROUNDING = 2e-4  # of losses with four digits after the point
 LINE = re.compile(r"epoch (\d+), step (\d+), loss (\d+\.\d{4})")
 
@@ -90,7 +88,9 @@ def test_what_torchrun_and_accelerate_start_has_the_losses_of_one_process(rung, 
     assert agree(losses(done.stdout), alone), done.stdout
 
 
-@pytest.mark.parametrize("rung", ON_RANKS)
+@pytest.mark.slow
+@task("dp.4")
+@pytest.mark.parametrize("rung", RUNGS[1:])
 def test_four_ranks_have_them_too(rung, alone):
     assert agree(on_ranks(EXAMPLES / f"{rung}.py", world_size=4), alone)
 
