@@ -151,7 +151,8 @@ def test_two_terminals_wait_for_each_other_and_say_so(launch, capsys):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the threads of a process as Linux lists them")
-@pytest.mark.parametrize("module", ["labkit.dp", pytest.param("labkit.train", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["labkit.dp", "labkit.train"])
 def test_no_thread_of_an_ended_group_is_left_after_training(module):
     """Python aborts in some runs if it ends (as under torchrun, and in run_processes) while gloo's
     threads still hold tensors. A new interpreter, for a rank of launch has imported more."""

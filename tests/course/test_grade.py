@@ -54,6 +54,7 @@ def assign_buckets(*arguments, _right=assign_buckets, **options):
 """
 
 
+@pytest.mark.slow
 def test_an_answer_that_rewrites_another_tasks_judge_is_named_and_touches_no_other_task(one_judge):
     judge_of_pipe_2 = (PACKAGE / "check/pipe_2.py").read_bytes()
     first, second = judge_in_copy(with_code(REWRITES), ["dp.6", "pipe.2"], one_judge)
