@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import product
@@ -103,6 +104,21 @@ def test_compared_launches_share_one_backend(path, gpus, monkeypatch):
             backends[group][launched.backend()].append(launched)
     for group, by_backend in backends.items():
         assert len(by_backend) == 1, (group, dict(by_backend))
+
+
+COLLECTIVE = re.compile(r"dist\.(all_reduce|broadcast|all_gather|reduce|send|recv|isend)\(|average_gradients\(")
+MADE = re.compile(r"gpt2\(|torch\.(zeros|ones|full|tensor|arange|randn)\(")
+ON_THE_CPU = {"add_up", "by_hand"}  # the first examples of all, and one on gloo
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_a_cells_function_makes_and_sends_is_on_its_ranks_device(path):
+    """In an NCCL launch tensors on the CPU go over gloo, and a time says nothing of the GPU."""
+    for cell in cells(path):
+        for function in (node for node in ast.walk(cell) if isinstance(node, ast.FunctionDef)):
+            source = ast.unparse(function)
+            if COLLECTIVE.search(source) and MADE.search(source) and function.name not in ON_THE_CPU:
+                assert "device()" in source, function.name
 
 
 def test_the_launches_of_all_notebooks_are_found_and_those_named_above_among_them():
