@@ -4,7 +4,6 @@ import ctypes
 import functools
 import math
 import os
-import pickle
 import re
 import shutil
 import subprocess
@@ -24,7 +23,7 @@ from rank_functions import rank_and_sum
 import labkit
 from labkit.base import machine
 from labkit.cost import ETHERNET_1G
-from labkit.launch import RankError, WarmRanks, device, launch, progress, workers
+from labkit.launch import RankError, device, launch, progress, workers
 from labkit.ranks import pickling, plan, rank_output, server_handle
 from labkit.ranks.cell_output import CellDisplay
 from labkit.ranks.messages import Progress
@@ -588,50 +587,3 @@ def test_warm_ranks_stay_although_some_send_and_receive_more_than_others(capsys)
     assert [x for _, x in first] == [1.0] * 3 and [x for _, x in second] == [6.0] * 3
     assert [pid for pid, _ in first] == [pid for pid, _ in second]
     assert "anew" not in capsys.readouterr().out
-
-
-# --- what the notebook reads ----------------------------------------------------------------------
-
-
-def test_nothing_that_a_rank_sends_runs_in_the_notebook_where_values_are_decoded_as_plain_data(tmp_path):
-    mark = tmp_path / "was here"
-
-    class Harmful:
-        def __reduce__(self):
-            return os.mkdir, (str(mark),)
-
-    def sends_harm(how):
-        from labkit.ranks import rank
-
-        if how == "as its value":
-            return Harmful()
-        if how == "as a message":
-            rank.encode = lambda message: pickle.dumps(Harmful())
-        return None
-
-    decided = plan.decide(1, "gloo", 60.0, 1, None, False, False)
-    for how in ("as its value", "as a message"):
-        seen = []
-        with WarmRanks(decided, decode=seen.append) as ranks:
-            if how == "as its value":
-                assert ranks.run(sends_harm, how).values == [None] and b"mkdir" in seen[0]
-            else:
-                with pytest.raises(RankError, match=r"^rank 0 ended without an answer"):
-                    ranks.run(sends_harm, how)
-        assert not mark.exists()
-    assert launch(sends_harm, "as its value", world_size=1, init=False).values == [None] and mark.exists()
-
-
-def test_an_error_comes_as_text_where_values_are_decoded_as_plain_data():
-    class OfTheCell(Exception):
-        pass
-
-    def fail():
-        raise OfTheCell("on purpose")
-
-    with (
-        WarmRanks(plan.decide(2, "gloo", 60.0, 1, None, False, False), decode=len) as ranks,
-        pytest.raises(RankError, match="raised OfTheCell: on purpose") as error,
-    ):
-        ranks.run(fail)
-    assert error.value.error_type == "OfTheCell" and "raise OfTheCell" in error.value.traceback

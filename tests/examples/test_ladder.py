@@ -101,31 +101,6 @@ def test_one_process_learns_digits_in_three_epochs(alone):
     assert alone[1, 7] > 2 and max(alone[3, step] for step in (7, 14, 21, 28)) < 0.3  # log 10 is 2.3
 
 
-WRONG = {
-    "no averaging": (BY_HAND, "average_gradients(model)", "pass"),
-    "the same rows on all ranks": (BY_HAND, "rows[rank::world_size]", "rows[::world_size]"),
-    "the loss of one rank": (BY_HAND, "dist.all_reduce(loss)", "loss *= dist.get_world_size()"),
-    "no set_epoch": (CHECKPOINT, "sampler.set_epoch(epoch)", "pass"),
-    "accelerate's own order": (ACCELERATE, ", use_seedable_sampler=True, data_seed=SEED", ""),
-    "other parts of weights": (FSDP, "torch.manual_seed(SEED)", "torch.manual_seed(SEED + dist.get_rank())"),
-}
-
-
-@pytest.mark.slow
-@task("dp.4")
-@pytest.mark.parametrize(("rung", "right", "wrong"), WRONG.values(), ids=WRONG.keys())
-def test_a_rung_that_does_anything_else_has_other_losses(rung, right, wrong, alone, tmp_path):
-    assert not agree(on_ranks(edited(tmp_path, rung, right, wrong)), alone)
-
-
-def edited(folder: Path, rung: str, right: str, wrong: str) -> Path:
-    source = (EXAMPLES / f"{rung}.py").read_text()
-    assert source.count(right) == 1
-    path = folder / f"{rung}.py"
-    path.write_text(source.replace(right, wrong))
-    return path
-
-
 # --- a checkpoint ---------------------------------------------------------------------------------
 
 

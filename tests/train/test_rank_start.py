@@ -273,23 +273,6 @@ def test_ranks_are_told_of_the_cause_of_a_failure_and_not_of_what_followed_from_
         watch._line.close()
 
 
-def test_over_nccl_a_failed_group_is_aborted_since_its_end_would_wait_for_kernels(capsys):
-    def fails():
-        ended = []
-        torch.cuda.set_device = dist.init_process_group = lambda *_, **__: None
-        rank_start.machine.usable_gpus = lambda: 1
-        dist.destroy_process_group = lambda: ended.append("waited for")
-        dist.distributed_c10d._abort_process_group = lambda: ended.append("aborted")
-        try:
-            with joined(backend="nccl"):
-                raise KeyError("no such luck")
-        except KeyError:
-            return ended
-
-    assert launch(fails, world_size=1, init=False).values == [["aborted"]]
-    assert "rank 0 failed: KeyError: 'no such luck'" in capsys.readouterr().out  # whatever becomes of the traceback
-
-
 @pytest.fixture
 def two_processes(tmp_path):
     """two_processes(run, ...): run(rank, port, ...) in two forks of this process, which has
