@@ -10,13 +10,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.append(str(Path(__file__).parents[1] / "check"))
+sys.path.extend(str(Path(__file__).parents[1] / "tests" / folder) for folder in ("check", "helpers"))
 from test_answers import ANSWERS, edited
 
 from labkit.course.archive import STUDENT_FILES
 from labkit.todo import task_file
 
-LABKIT = Path(__file__).parents[2] / "labkit"
+LABKIT = Path(__file__).parents[1] / "labkit"
 # A student has at most one wrong answer to each of these, so that none keeps another from being
 # tried.
 TOGETHER = [
