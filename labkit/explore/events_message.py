@@ -14,7 +14,7 @@ import pandas as pd
 from labkit.draw.layout import from_zero, row_word
 from labkit.schedule import Schedule
 from labkit.simulate.measures import check_events
-from labkit.simulate.replay import Replay, attribute_delays, replay_events, schedule_from_events
+from labkit.simulate.replay import attribute_delays, replay_events, schedule_from_events
 from labkit.trace import EVENT_COLUMNS
 
 _TYPES = {"f8": "<f8", "f4": "<f4", "i4": "<i4", "u1": "u1"}  # numpy's, by the browser's names
@@ -29,12 +29,15 @@ def column(values: Any, kind: str) -> list[Any]:
 class EventTables(NamedTuple):
     """Event tables that the page lays out one over the other, by what they are: see :func:`of`.
 
-    ``replays`` has for each table the run that it is; None where it is not one.
+    ``facts`` has for each table further columns. Where it is a run these are ``needs``, the row
+    whose output an op takes, and ``waited_for``, the row that it waited for: -1 without one, and
+    for what is not an op. ``more`` are other fields of the panel: browser/events.js.
     """
 
     title: str
     tables: Mapping[str, pd.DataFrame]
-    replays: list[Replay | None]
+    facts: list[dict[str, np.ndarray]]
+    more: Mapping[str, Any] = {}
 
     @classmethod
     def of(
@@ -58,7 +61,7 @@ class EventTables(NamedTuple):
             table.attrs = dict(given[name].attrs)
         if ideal is not None:
             tables = {name: from_zero(table) for name, table in tables.items()}
-        return cls(title, tables, [_replay(table, schedule, name or "events") for name, table in tables.items()])
+        return cls(title, tables, [_facts(table, schedule, name or "events") for name, table in tables.items()])
 
     @property
     def names(self) -> set[str]:
@@ -71,19 +74,13 @@ class EventTables(NamedTuple):
         return max(1, *(int(table.groupby("rank")["stage"].nunique().max()) for table in self.tables.values()))
 
     def message(self) -> dict[str, Any]:
-        pairs = zip(self.tables.items(), self.replays, strict=True)
-        tables = [{"title": name, **_columns(table), **_facts(table, replay)} for (name, table), replay in pairs]
-        return {"title": self.title, "row": row_word(*self.tables.values()), "tables": tables}
+        pairs = zip(self.tables.items(), self.facts, strict=True)
+        tables = [{"title": name, **_columns(table), **_integers(facts)} for (name, table), facts in pairs]
+        return {"title": self.title, "row": row_word(*self.tables.values()), "tables": tables, **self.more}
 
 
-def _replay(table: pd.DataFrame, schedule: Schedule | None, what: str) -> Replay | None:
-    """Return the run that the table is one step of; None where it is none, unless asked for."""
-    try:
-        return replay_events(schedule or schedule_from_events(table, what), table, what)
-    except ValueError:
-        if schedule is not None:
-            raise
-        return None
+def _integers(facts: dict[str, np.ndarray]) -> dict[str, Any]:
+    return {name: column(values, "i4") for name, values in facts.items()}
 
 
 def _columns(table: pd.DataFrame) -> dict[str, Any]:
@@ -97,16 +94,16 @@ def _columns(table: pd.DataFrame) -> dict[str, Any]:
     return columns
 
 
-def _facts(table: pd.DataFrame, replay: Replay | None) -> dict[str, Any]:
-    """Return for each op the row whose output it takes, and the row that it waited for.
-
-    These are -1 without one, and for what is not an op.
-    """
-    if replay is None:
+def _facts(table: pd.DataFrame, schedule: Schedule | None, what: str) -> dict[str, np.ndarray]:
+    """Return the facts of a table that is one step, none where it is not (unless it has to be)."""
+    try:
+        replay = replay_events(schedule or schedule_from_events(table, what), table, what)
+    except ValueError:
+        if schedule is not None:
+            raise
         return {}
     facts = {}
     for name, ops in (("needs", replay.dependencies.input_op), ("waited_for", attribute_delays(replay).waited_for)):
-        rows = np.full(len(table), -1)
-        rows[replay.row] = [-1 if op is None else replay.row[op] for op in ops]
-        facts[name] = column(rows, "i4")
+        facts[name] = np.full(len(table), -1)
+        facts[name][replay.row] = [-1 if op is None else replay.row[op] for op in ops]
     return facts

@@ -41,7 +41,7 @@ class Explorer(StaticFallback, ipywidgets.VBox):
 
     def say(self, text: str) -> None:
         """Say ``text`` in the line above the picture, which a screen reader reads aloud."""
-        self.timeline.said = text
+        self.timeline.narration = text
 
     def guarded(self, action: Callable[[], None]) -> Callable[..., None]:
         """Return a callback for widgets that does ``action`` and says what it raises."""
@@ -143,13 +143,13 @@ class RunButtons(ipywidgets.HBox):
         on_progress.set(self._show_progress)  # in this thread, as the next
         is_stopped.set(self._stop_asked.is_set)
         try:
-            said = self._action()
+            narration = self._action()
         except KeyboardInterrupt:
-            said = "Stopped: its ranks have ended."
+            narration = "Stopped: its ranks have ended."
         except TodoError as error:
-            said, self.refusal.value = "", f'<span role="alert">{html.escape(sentence_of(error))}</span>'
+            narration, self.refusal.value = "", f'<span role="alert">{html.escape(sentence_of(error))}</span>'
         except Exception as error:
-            said = sentence_of(error)
+            narration = sentence_of(error)
         self.start.disabled, self.stop.disabled, self.bar.layout.display = False, True, "none"
         self._one_at_a_time.release()
-        self._say(said)
+        self._say(narration)

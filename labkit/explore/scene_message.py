@@ -15,9 +15,9 @@ from labkit.explore.events_message import EventTables, column
 
 _KINDS = {
     **dict.fromkeys(("left", "right"), "f8"),
-    **dict.fromkeys(("top", "height", "bottom", "share", "appear", "vanish"), "f4"),
+    **dict.fromkeys(("top", "height", "appear", "vanish"), "f4"),
     **dict.fromkeys(("source", "target", "same"), "i4"),
-    **dict.fromkeys(("style", "chunk", "ghost", "over"), "u1"),
+    **dict.fromkeys(("style", "chunk"), "u1"),
 }
 
 
@@ -26,24 +26,29 @@ def scene_of(
     *,
     time: TimeAxis | None = None,
     alt: str,
+    title: str = "",
+    narration: str = "",
     note: str = "",
+    numbers: str = "",
     opens_at: int = 0,
     version: int = 0,
     memory: bool = False,
     cap: float | None = None,
+    pipeline: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return panels on one axis as a message: without a ``time`` it is the columns of grids.
 
-    ``alt`` says what the picture shows to readers who cannot see it, ``note`` stands under it. A
-    grid opens at the step ``opens_at``. Panels of bars bring their sentences; of event tables the
-    page makes them, with ``memory`` also how many micro-batches' activations each rank keeps, and
-    where that is over ``cap``.
+    ``alt`` says what the picture shows to readers who cannot see it. ``title`` stands over a file
+    of it, ``narration`` over the picture, a ``note`` and ``numbers``, in HTML, below. A grid opens
+    at the step ``opens_at``. Panels of bars bring their sentences; of event tables the page makes
+    them, with ``memory`` also how many micro-batches' activations each rank keeps, and where that
+    is over ``cap``. What a ``pipeline`` shows the page works out itself: browser/schedules.js.
     """
     drawn = [panel for panel in panels if isinstance(panel, Panel)]
     names = set().union(*(panel.names if isinstance(panel, EventTables) else panel.bars["name"] for panel in panels))
     chunks = [panel.n_chunks if isinstance(panel, EventTables) else _n_chunks(panel) for panel in panels]
     styles = styles_message(names, max(chunks, default=1))
-    numbers = {style["name"]: number for number, style in enumerate(styles)}
+    number_of = {style["name"]: number for number, style in enumerate(styles)}
     timed = [panel for panel in drawn if isinstance(panel, TimedPanel)]
     steps = {
         "clock": _steps(drawn, [panel.clocks for panel in drawn]),
@@ -52,7 +57,11 @@ def scene_of(
     return {
         "version": version,
         "alt": alt,
+        "title": title,
+        "narration": narration,
         "note": note,
+        "numbers": numbers,
+        "pipeline": pipeline,
         "steps": steps,
         "opens_at": opens_at if time is None and len(steps["clock"]) > 1 else -1,
         "axis": _axis(time),
@@ -60,7 +69,7 @@ def scene_of(
         "styles": styles,
         "memory": memory,
         "cap": cap,
-        "panels": [panel.message() if isinstance(panel, EventTables) else _panel(panel, numbers) for panel in panels],
+        "panels": [panel.message() if isinstance(panel, EventTables) else _panel(panel, number_of) for panel in panels],
     }
 
 
@@ -74,8 +83,8 @@ def _steps(panels: Sequence[Panel], stops: Sequence[np.ndarray]) -> list[str]:
 
 
 def _narration(panels: Sequence[Panel], x: float) -> str:
-    said = [(panel.title, text) for panel in panels if (text := panel.narrate(x))]
-    return " ".join(f"{title}: {text}" if len(said) > 1 and title else text for title, text in said)
+    told = [(panel.title, text) for panel in panels if (text := panel.narrate(x))]
+    return " ".join(f"{title}: {text}" if len(told) > 1 and title else text for title, text in told)
 
 
 def styles_message(names: Collection[str], n_chunks: int) -> list[dict[str, Any]]:
@@ -105,17 +114,14 @@ def _panel(panel: Panel, number_of: dict[str, int]) -> dict[str, Any]:
         "height": float(panel.height),
         "rows": [list(label) for label in panel.rows],
         "columns": [list(label) for label in grid.columns],
-        "peaks": [list(label) for label in panel.peaks],
         "marks": [list(mark) for mark in panel.marks],
         "bars": _columns({**panel.bars, "style": style}),
         "labels": panel.bars["label"].tolist(),
-        "chosen": timed.chosen,
         "needs": column(timed.needs, "i4"),
         "critical": column(timed.critical, "i4"),
         "clocks": column(panel.clocks, "f8"),
         "moments": column(timed.moments, "f8"),
         "sentences": [panel.explain(bar) for bar in range(len(panel.bars))],
-        "strips": None if panel.strips is None else _columns(panel.strips),
         "links": None if links is None else {"columns": _columns(links), "labels": links["label"].tolist()},
     }
 

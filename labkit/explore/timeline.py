@@ -26,16 +26,17 @@ from labkit.explore.static_fallback import StaticFallback, StaticForm
 from labkit.schedule import Schedule
 from labkit.trace import timings
 
-Pick = Callable[[int, int], None]
 _MIME = {"html": "text/html", "png": "image/png", "svg": "image/svg+xml"}
 
 
 class Timeline(StaticFallback, anywidget.AnyWidget):
     """An event table to point at, to step through and to zoom into.
 
-    ``said`` is its line of narration, which a screen reader reads aloud. ``static_form()`` returns
+    ``narration`` is the line over it, which a screen reader reads aloud. ``static_form()`` returns
     what stands for it where there is no browser. In its file the controls of its ``form`` choose
-    from the ``library()``.
+    from the ``library()``. ``handlers`` are called with what a reader does: ``control(name, text)``
+    of the form, ``key(key)`` of ``own_keys`` (pairs such as ("f", "place a forward")), and where
+    bars are placed by hand ``pick(bar)`` (a click, or Enter) and ``drop(bar, x)`` (its middle).
 
     ``events`` is what ``simulate(...)`` or a run gives. With a ``schedule``, or where the table is
     one step of a pipeline, each op says what it needs, what waits for it and why it is late. With
@@ -52,8 +53,7 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
     scene: traitlets.Dict = traitlets.Dict().tag(sync=True)
     own_keys: traitlets.List = traitlets.List().tag(sync=True)
     form: traitlets.Dict = traitlets.Dict().tag(sync=True)  # see labkit.explore.form_explorer, and browser/form.js
-    said = traitlets.Unicode().tag(sync=True)
-    draggable = traitlets.Bool(False).tag(sync=True)  # whether bars are, along the axis: see on_drop
+    narration = traitlets.Unicode().tag(sync=True)
 
     def __init__(
         self,
@@ -65,10 +65,7 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         time_label: str = "",
     ):
         super().__init__()
-        self._picked: list[Pick] = []
-        self._dropped: list[Callable[[int, int, float], None]] = []
-        self._pressed: list[Callable[[str], None]] = []
-        self._controlled: list[Callable[[str, str], None]] = []
+        self.handlers: dict[str, Callable[..., None]] = {}
         self._heard: Counter[str] = Counter()  # keys, by view
         self._early: dict[tuple[str, int], str] = {}  # those that came before the ones pressed before them
         self._version = 0
@@ -88,70 +85,17 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 
     # --- what is shown ----------------------------------------------------------------------------
 
-    def show(
-        self,
-        panels: Sequence[Panel | EventTables],
-        *,
-        alt: str,
-        said: str = "",
-        **others: Any,
-    ) -> None:
-        """Show ``panels`` one under the other, as :meth:`scene_of` describes them.
+    def show(self, panels: Sequence[Panel | EventTables], **about: Any) -> None:
+        """Show ``panels`` one under the other, with what :func:`scene_of` says ``about`` them.
 
-        ``alt`` says what is to be seen, ``said`` stands in the picture's line of narration. Where
-        the axis is as long as before, the reader's zoom stays.
+        Where the axis is as long as before, the reader's zoom stays.
         """
         self._version += 1
-        scene = self.scene_of(panels, alt=alt, **others)
+        scene = scene_of(panels, version=self._version, **about)
         with self.hold_sync():  # picture and words arrive together
-            self.scene = scene
-            self.said = said
-
-    def scene_of(
-        self,
-        panels: Sequence[Panel | EventTables],
-        *,
-        alt: str,
-        title: str = "",
-        said: str = "",
-        numbers: str = "",
-        pipeline: dict[str, Any] | None = None,
-        **others: Any,
-    ) -> dict[str, Any]:
-        """Return panels as the page reads them: on an axis of ``time``, or without it of columns.
-
-        ``title`` stands over a file of it, ``numbers``, in HTML, below the picture, and among
-        ``others`` a ``note`` under it. A grid opens at the step ``opens_at``. What a ``pipeline``
-        shows the page works out itself: browser/schedules.js.
-        """
-        scene = scene_of(panels, alt=alt, version=self._version, **others)
-        return scene | {"title": title, "said": said, "numbers": numbers, "pipeline": pipeline}
-
-    @classmethod
-    def of(cls, panels: Sequence[Panel], *, alt: str, time: TimeAxis | None = None, note: str = "") -> Timeline:
-        """Return a Timeline of any panels."""
-        made = cls()
-        made.show(panels, alt=alt, time=time, note=note)
-        return made
+            self.scene, self.narration = scene, scene["narration"]
 
     # --- what a reader does -----------------------------------------------------------------------
-
-    def on_pick(self, callback: Pick) -> None:
-        """Call ``callback(panel, bar)`` when a reader clicks a bar, or presses Enter on it."""
-        self._picked.append(callback)
-
-    def on_drop(self, callback: Callable[[int, int, float], None]) -> None:
-        """Let bars be dragged; ``callback(panel, bar, x)``: where the middle of one is dropped."""
-        self.draggable = True
-        self._dropped.append(callback)
-
-    def on_key(self, callback: Callable[[str], None]) -> None:
-        """Call ``callback(key)`` for ``own_keys``, pairs such as ("f", "place a forward")."""
-        self._pressed.append(callback)
-
-    def on_control(self, callback: Callable[[str, str], None]) -> None:
-        """Call ``callback(name, text)`` when a reader has moved a control of the form."""
-        self._controlled.append(callback)
 
     def _receive(self, _: Any, message: dict[str, Any], __: Any) -> None:
         if "save" in message:
@@ -159,24 +103,19 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         elif "key" in message:
             self._press(message["view"], message["number"], message["key"])
         elif "control" in message:
-            for controlled in self._controlled:
-                controlled(message["control"], message["text"])
-        elif message.get("version") != self._version:
-            return  # about a picture that is no longer there
-        elif "drop" in message:
-            for dropped in self._dropped:
-                dropped(message["panel"], message["drop"], message["x"])
-        elif "pick" in message:
-            for callback in self._picked:
-                callback(message["panel"], message["pick"])
+            self.handlers["control"](message["control"], message["text"])
+        elif message.get("version") == self._version:  # or else it is about a picture that is no longer there
+            if "drop" in message:
+                self.handlers["drop"](message["drop"], message["x"])
+            else:
+                self.handlers["pick"](message["pick"])
 
     def _press(self, view: str, number: int, key: str) -> None:
         """Pass keys on in the order in which they were pressed: messages overtake each other."""
         self._early[view, number] = key
         while next_key := self._early.pop((view, self._heard[view]), None):
             self._heard[view] += 1
-            for pressed in self._pressed:
-                pressed(next_key)
+            self.handlers["key"](next_key)
 
     # --- to keep ----------------------------------------------------------------------------------
 

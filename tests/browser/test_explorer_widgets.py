@@ -206,8 +206,10 @@ def test_an_op_that_was_clicked_in_the_picture_is_told_although_the_picture_is_n
     expect(narration(page)).to_contain_text("0F0 on rank 0 from 0 to 1")
     expect(page.locator(".lk-card").first).to_contain_text("0F0")
     page.keyboard.press("ArrowDown")
+    expect(page.locator(".lk-card").first).to_contain_text("Rank 0 keeps the activations of 1 micro-batch")
+    page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    expect(page.locator(".lk-card").first).to_contain_text("1F0: the forward of stage 1 for micro-batch 0, on rank 1")
+    expect(page.locator(".lk-card").first).to_contain_text("1F0: forward pass of micro-batch 0, stage 1")
 
 
 def test_after_a_button_the_puzzle_s_keys_still_work_and_are_not_jupyterlab_s(explore):
@@ -432,7 +434,7 @@ def test_while_a_time_is_dragged_picture_numbers_and_words_follow_although_the_k
     go.touch()
     run_in_kernel(
         page,
-        f"assert shown.state == '1f1b n=2 m=2 F={forward:g} B=2 vs gpipe', shown.state\nshown.timeline.said = 'told'",
+        f"assert shown.state == '1f1b n=2 m=2 F={forward:g} B=2 vs gpipe', shown.state\nshown.timeline.narration = 'told'",
     )
     expect(narration(page)).to_have_text("told")
     expect(slider).to_have_value(f"{forward:g}")

@@ -93,7 +93,7 @@ def test_what_a_callback_raises_is_said_and_goes_no_further():
     explorer = Explorer([slider], Timeline(simulate(gpipe(2, 2))))
     slider.observe(explorer.guarded(lambda: int("many")), "value")
     slider.value = 2
-    assert explorer.timeline.said == "ValueError: invalid literal for int() with base 10: 'many'"
+    assert explorer.timeline.narration == "ValueError: invalid literal for int() with base 10: 'many'"
 
 
 def test_an_error_without_words_has_its_name():

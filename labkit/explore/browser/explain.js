@@ -67,6 +67,7 @@ class PanelWords {
 
   bar(bar) {
     const { which, row, table, run } = this.placeOf(bar);
+    if (table.offered?.[row]) return this.offer(run, row);
     const isOp = run?.isOp(row);
     const [head, ...lines] = isOp ? this.op(run, row) : this.span(table, row);
     const ideal = which === 1 && isOp ? this.panel.runs[0] : null;
@@ -74,14 +75,25 @@ class PanelWords {
     return [table.title ? `${head}, ${table.title}` : head, ...lines].join("\n");
   }
 
+  offer(run, op) {
+    const { rank, start_s: start, end_s: end } = run.table;
+    const place = `It may be placed on ${this.row} ${rank[op]}, from ${this.write(start[op])} to ${this.write(end[op])}`;
+    return `${this.heading(run, op)}\n${place}: click it, or press Enter.`;
+  }
+
+  heading(run, op) {
+    const { stage, micro_batch: microBatch } = run.table;
+    const inStage = this.row === "rank" ? `, stage ${stage[op]}` : ""; // else its row says it
+    return `${run.nameOf(op)}: ${PASSES[run.kinds[op]]} of micro-batch ${microBatch[op]}${inStage}`;
+  }
+
   // Return what an op is, what it needs, what waits for it, and why it is late.
   op(run, op) {
     const { table } = run;
-    const { rank, stage, micro_batch: microBatch, start_s: start, end_s: end } = table;
-    const inStage = this.row === "rank" ? `, stage ${stage[op]}` : ""; // else its row says it
+    const { rank, start_s: start, end_s: end } = table;
     const consumers = (run.consumers.get(op) ?? []).map((each) => this.named(run, each, rank[op]));
     return [
-      `${run.nameOf(op)}: ${PASSES[run.kinds[op]]} of micro-batch ${microBatch[op]}${inStage}`,
+      this.heading(run, op),
       `${this.Row} ${rank[op]}, ${this.write(start[op])} to ${this.write(end[op])}: takes ${this.lasting(end[op] - start[op])}.`,
       this.input(run, op),
       consumers.length ? `${listed(consumers)} ${consumers.length > 1 ? "wait" : "waits"} for it.` : "Nothing waits for it.",

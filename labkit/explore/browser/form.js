@@ -2,7 +2,8 @@
 //
 // A control is {name, label, look, value, hidden, disabled}. By its look it is a "menu", a "slider" or
 // "buttons", with `options`, which are texts or pairs [value, text]; a "range" from `min` to `max` in
-// steps of `step`, which may say a `readout` of its own; a "check"; a "text"; or an "action", a button.
+// steps of `step`, which may say a `readout` of its own; a "check"; a "text"; "words" to read; or an
+// "action", a button. Those of a `group` stand in one row.
 
 export class Form {
   // onInput(name, value, isFinal): a control has another value; one that is dragged has its last.
@@ -16,11 +17,15 @@ export class Form {
 
   // Show these controls. Those that are there already take their values, and keep the focus.
   show(controls) {
-    const built = JSON.stringify(controls.map(({ name, label, look, options, group }) => [name, label, look, options, group]));
-    if (built !== this.built) {
-      this.built = built;
-      this.fields = new Map(controls.map((control) => [control.name, FIELDS[control.look](control, this.onInput)]));
+    const shapes = controls.map(({ name, label, look, options, group }) => JSON.stringify([name, label, look, options, group]));
+    if (shapes.join() !== this.built) {
+      this.built = shapes.join();
+      const { activeElement } = document;
+      const kept = ({ name }, shape) => (this.fields.get(name)?.shape === shape ? this.fields.get(name) : null);
+      const fieldOf = (control, shape) => kept(control, shape) ?? { shape, ...FIELDS[control.look](control, this.onInput) };
+      this.fields = new Map(controls.map((control, k) => [control.name, fieldOf(control, shapes[k])]));
       this.root.replaceChildren(...this.inGroups(controls));
+      if (activeElement.isConnected) activeElement.focus();
     }
     this.root.hidden = controls.length === 0;
     for (const control of controls) {
@@ -30,7 +35,6 @@ export class Form {
     }
   }
 
-  // Controls of a group stand in one row.
   inGroups(controls) {
     const rows = new Map();
     for (const { name, group = "" } of controls) {
@@ -144,4 +148,9 @@ function action({ name, label }, onInput) {
   return { element, set: ({ tooltip = "" }) => { element.title = tooltip; } };
 }
 
-const FIELDS = { menu, slider, range, check, text, buttons, action };
+function words() {
+  const element = make("p");
+  return { element, set: ({ value }) => change(element, { textContent: value }) };
+}
+
+const FIELDS = { menu, slider, range, check, text, buttons, action, words };

@@ -3,7 +3,8 @@
 // A table has the columns of an event table, a typed array each, with -1 where there is nothing. name
 // and lane are numbers of `names` and `lanes`. Where the table is a run, `needs` has for each op the row
 // whose output it takes, and `waited_for` the row that it waited for: the op before it on its rank, or
-// one on another rank. A duration is in the table's own unit, seconds.
+// one on another rank. What is only `offered` has not run.
+// A duration is in the table's own unit, seconds.
 
 import { grouped } from "./bars.js";
 
@@ -162,10 +163,10 @@ function kindsOf({ name, names, lane, lanes, stage, micro_batch: microBatch }) {
 }
 
 // Return the ops of each rank, in the order in which it ran them.
-function opsOfRanks({ rank, start_s: start }, kinds) {
+function opsOfRanks({ rank, start_s: start, offered }, kinds) {
   const ranks = new Map();
   for (let i = 0; i < rank.length; i++) {
-    if (!kinds[i]) continue;
+    if (!kinds[i] || offered?.[i]) continue;
     const ops = ranks.get(rank[i]);
     if (ops) ops.push(i);
     else ranks.set(rank[i], [i]);

@@ -136,9 +136,16 @@ class BucketExplorer(FormExplorer):
             numbers.loc["best bucket size on the slider"] = f"{best:g} MiB"
         panels, axis = _panels(reduction)
         alt = f"Gradients and all_reduces, predicted: {summary(reduction, axis)}."
+        title = f"{gradients.model} in {len(reduction.buckets)} buckets, on {values['world_size']} ranks"
         note = f"When gradients are ready: {gradients.source.partition(' at ')[0]}; link: {_link(**values)}"
         figure, disabled = partial(panel_figure, panels, axis, note), () if by_size else ("cap_mb", "first_cap_mb")
-        about: dict[str, Any] = {"time": axis, "said": fault or alt, "disabled": disabled, "row_names": True}
+        about: dict[str, Any] = {
+            "time": axis,
+            "narration": fault or alt,
+            "disabled": disabled,
+            "row_names": True,
+            "title": title,
+        }
         return View(panels, alt, numbers, figure, note, **about)
 
 

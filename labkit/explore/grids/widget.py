@@ -66,7 +66,7 @@ def ring_view(recorded: RingTrace | None, ranks: int, size: int, algorithm: str,
     chosen = [traces[name] for name in dict.fromkeys([algorithm, compare_with]) if name in traces]
     chosen = chosen or [traces["ring"]]
     missing = YOURS in (algorithm, compare_with) and YOURS not in traces
-    said = f"Your own ring has not run on {ranks} ranks yet: press Run mine." if missing else ""
+    narration = f"Your own ring has not run on {ranks} ranks yet: press Run mine." if missing else ""
     panels, table = [ring_panel(trace, size) for trace in chosen], _bytes_table(traces.values(), size)
     facts = "; ".join(
         f"{trace.n_steps} steps, the busiest rank sends {trace.busiest:.3g} times the tensor" for trace in chosen
@@ -85,7 +85,7 @@ def ring_view(recorded: RingTrace | None, ranks: int, size: int, algorithm: str,
     ]
     figure = partial(panel_figure, lines, note=note)
     title = f"{' and '.join(trace.name for trace in chosen)}, {ranks} ranks"
-    return View(panels, alt, table, figure, note, said=said, title=title)
+    return View(panels, alt, table, figure, note, narration=narration, title=title)
 
 
 def _bytes_table(traces: Iterable[RingTrace], size: int) -> pd.DataFrame:

@@ -76,7 +76,7 @@ class ScheduleExplorer(Explorer):
         super().__init__([self.runner, timeline], timeline)
         timeline.form = {"schedules": schedule_form()}
         timeline.library = self._library
-        timeline.on_control(lambda name, text: self.guarded(partial(setattr, self, name, text))())
+        timeline.handlers["control"] = lambda name, text: self.guarded(partial(setattr, self, name, text))()
         self.state = str(state)
 
     @traitlets.validate("state")
@@ -158,7 +158,7 @@ class ScheduleExplorer(Explorer):
             time=time_axis(max(ends_s)),
             alt=f"{self._alt()} Measured runs lie under it.",
             note=emulated(*(run.measured for run in self.runs)),
-            said=self._notes(),
+            narration=self._notes(),
             title=f"{self._size()}, predicted and measured",
             numbers=table_html(intervals, index=True) + gaps,
             memory=True,

@@ -24,7 +24,7 @@ def test_it_opens_with_torchs_capacities_and_the_readers_buckets():
     assert explorer.reduction.buckets == make_buckets(sizes, cap_mb=25, first_cap_mb=1).buckets
     assert explorer.reduction.gradients.model == "GPT-2 small"
     assert "best bucket size on the slider" in explorer.timeline.scene["numbers"]
-    assert explorer.timeline.said.startswith("Gradients and all_reduces, predicted: backward ")
+    assert explorer.timeline.narration.startswith("Gradients and all_reduces, predicted: backward ")
 
 
 CONTROLS = {"rule": ONE_EACH, "cap_mb": 100, "first_cap_mb": 0, "latency_us": 300.0, "bandwidth_gb_s": 1.0}
@@ -94,7 +94,7 @@ def test_what_is_not_more_than_0_or_no_link_is_refused_by_name(name):
 def test_a_wrong_dp_6_is_said_and_the_explorer_lives_on():
     with mock.patch("labkit.dp.assign_buckets", return_value=None):
         explorer = bucket_explorer()
-        assert explorer.timeline.said.startswith("assign_buckets (dp.6) is not right yet: ")
+        assert explorer.timeline.narration.startswith("assign_buckets (dp.6) is not right yet: ")
         explorer.world_size = 2
         assert len(explorer.reduction.buckets) == 1
     explorer.rule = ONE_EACH
