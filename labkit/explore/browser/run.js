@@ -130,7 +130,11 @@ export class Run {
     return pieces.filter(({ left, right }) => right > left);
   }
 
-  // Return the numbers of labkit.explore.schedules.values.Metrics.
+  // Return what is said of a run. A bubble is called four things: bubble, as in this lab and in GPipe (Huang
+  // et al. 2019), bubbleOfIdeal and idle, the bubble time of Megatron (Narayanan et al. 2021), and
+  // bubbleInside, between the first and the last op of the rank that takes longest, as in zero bubble (Qi et
+  // al. 2024), whose ranks begin and end one after the other. peak is counted in micro-batches of a rank's
+  // whole part of the model. The rest of the critical path is hops, and delays in what was measured.
   get metrics() {
     const { start_s: start, end_s: end } = this.table;
     const ranks = [...this.ranks.values()].map((ops) => ({
