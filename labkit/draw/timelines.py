@@ -129,16 +129,14 @@ def _step_panel(
     panel, makespan_s = lay_out([Part("", 1.0, events)], gap=_GAP, strip=_STRIP), makespan(events)
     bars = panel.bars.assign(bottom=panel.bars["top"] + panel.bars["height"], rank=events["rank"])
     rows = bars[events["lane"] == "compute"].groupby("rank").agg({"top": "min", "bottom": "max"})
+    peaks: dict[int, float] = pieces.groupby("rank")["micro_batches"].max().to_dict()  # type: ignore[assignment]
     return replace(
         panel,
         title=title,
         facts=f"makespan {axis(makespan_s)}   bubble {100 * bubble_fraction(events):.1f} %",
         idle=rows.assign(left=_end_s(events) - makespan_s, right=_end_s(events)),
         strips=_strips_of(pieces, panel, most_kept),
-        peaks=[
-            Label(panel.ranks[rank][1] + _STRIP / 2, f"{most:.4g}")
-            for rank, most in pieces.groupby("rank")["micro_batches"].max().to_dict().items()
-        ],
+        peaks=[Label(panel.ranks[rank][1] + _STRIP / 2, f"{peak:.4g}") for rank, peak in peaks.items()],
     )
 
 
