@@ -58,28 +58,26 @@ def timeline(
     return _draw(panel, ax, axis, emulated(events, note=note), data)
 
 
-def overlay(
-    ideal: pd.DataFrame, measured: pd.DataFrame, ax: Axes | None = None, *, note: str = "", time_label: str = ""
-) -> Axes:
+def overlay(ideal: pd.DataFrame, measured: pd.DataFrame, ax: Axes | None = None, *, note: str = "") -> Axes:
     """Draw what should happen over what did happen, rank by rank on one time axis; both begin at 0.
 
     Two event tables as for :func:`timeline`, with the same unit of time. Lines mark where each of
     them ends. In the picture the first one is called predicted, as in every other picture of the
     lab.
     """
-    panel, axis, data = overlay_panel(ideal, measured, time_label)
+    panel, axis, data = overlay_panel(ideal, measured)
     return _draw(panel, ax, axis, emulated(ideal, measured, note=note), data)
 
 
 def overlay_panel(
-    ideal: pd.DataFrame, measured: pd.DataFrame, time_label: str = "", title: str = ""
+    ideal: pd.DataFrame, measured: pd.DataFrame, title: str = ""
 ) -> tuple[EventsPanel, TimeAxis, pd.DataFrame]:
     """Return the panel of :func:`overlay`, its axis, and the table that it shows."""
     given = {"predicted": prepare(ideal, "overlay(ideal)"), "measured": prepare(measured, "overlay(measured)")}
     tables = {source: from_zero(table) for source, table in given.items()}
     panel = lay_out([Part(source, _HEIGHTS[source], table) for source, table in tables.items()])
     ends = {source: float(table["end_s"].max()) for source, table in tables.items()}
-    axis = time_axis(max(ends.values()), time_label)
+    axis = time_axis(max(ends.values()))
     marks = [Mark(end, f"{source} ends at {axis(end)}", source == "predicted") for source, end in ends.items()]
     tagged = [table.assign(source=source)[["source", *EVENT_COLUMNS]] for source, table in tables.items()]
     return replace(panel, marks=marks, title=title), axis, pd.concat(tagged, ignore_index=True)

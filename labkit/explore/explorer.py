@@ -43,12 +43,12 @@ class Explorer(StaticFallback, ipywidgets.VBox):
         """Say ``text`` in the line above the picture, which a screen reader reads aloud."""
         self.timeline.narration = text
 
-    def guarded(self, action: Callable[[], None]) -> Callable[..., None]:
-        """Return a callback for widgets that does ``action`` and says what it raises."""
+    def guarded(self, action: Callable[..., None]) -> Callable[..., None]:
+        """Return a callback that does ``action`` and says what it raises."""
 
-        def callback(*_: Any) -> None:
+        def callback(*arguments: Any) -> None:
             try:
-                action()
+                action(*arguments)
             except Exception as error:
                 self.say(sentence_of(error))
 

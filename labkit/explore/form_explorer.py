@@ -92,8 +92,8 @@ class FormExplorer(Explorer):
         super().__init__([*([self.runner] if self.runner else []), timeline], timeline)
         options = {name: list(control.options.values()) for name, control in self.controls.items()}
         self.add_traits(**{name: traitlets.Enum(options[name], default_value=values[name]) for name in options})
-        self.observe(self.guarded(self.refresh), [*options])
-        self.timeline.handlers["control"] = self._take
+        self.observe(self.guarded(lambda _: self.refresh()), [*options])
+        self.timeline.handlers["control"] = self.guarded(self._take)
         self.timeline.library = self._library
         self.refresh()
 
@@ -104,7 +104,7 @@ class FormExplorer(Explorer):
 
     def _take(self, name: str, text: str) -> None:
         """Choose what a reader chose in the page."""
-        self.guarded(lambda: setattr(self, name, self.controls[name].options[text]))()
+        setattr(self, name, self.controls[name].options[text])
 
     def refresh(self) -> None:
         """Show what is chosen."""

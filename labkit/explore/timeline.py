@@ -62,7 +62,6 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         ideal: pd.DataFrame | None = None,
         *,
         title: str = "",
-        time_label: str = "",
     ):
         super().__init__()
         self.handlers: dict[str, Callable[..., None]] = {}
@@ -75,10 +74,10 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         if events is None:
             return
         shown = EventTables.of(events, schedule, ideal, title)
-        axis = time_axis(max(float(table["end_s"].max()) for table in shown.tables.values()), time_label)
+        axis = time_axis(max(float(table["end_s"].max()) for table in shown.tables.values()))
         note = emulated(*(table for table in (events, ideal) if table is not None))
         self.show([shown], time=axis, alt=_alt(events, ideal, axis), note=note, title=title)
-        self.static_form = lambda: _static_form(events, ideal, time_label, self.scene["alt"])
+        self.static_form = lambda: _static_form(events, ideal, self.scene["alt"])
 
     def __repr__(self) -> str:
         return self.scene.get("alt", "an empty Timeline")
@@ -149,11 +148,11 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         self.send({"download": f"labkit-timeline.{form}", "type": _MIME[form]}, [content])
 
 
-def _static_form(events: pd.DataFrame, ideal: pd.DataFrame | None, time_label: str, alt: str) -> StaticForm:
+def _static_form(events: pd.DataFrame, ideal: pd.DataFrame | None, alt: str) -> StaticForm:
     table = timings(events).rename(columns={RANK: row_word(events)})
     if ideal is not None:
-        return StaticForm(lambda: overlay(ideal, events, time_label=time_label), alt, table)
-    return StaticForm(lambda: draw_timeline(events, time_label=time_label), alt, table)
+        return StaticForm(lambda: overlay(ideal, events), alt, table)
+    return StaticForm(lambda: draw_timeline(events), alt, table)
 
 
 def _alt(events: pd.DataFrame, ideal: pd.DataFrame | None, time: TimeAxis) -> str:

@@ -91,7 +91,7 @@ def test_stopping_what_does_not_run_does_nothing(said):
 def test_what_a_callback_raises_is_said_and_goes_no_further():
     slider = ipywidgets.IntSlider(1)
     explorer = Explorer([slider], Timeline(simulate(gpipe(2, 2))))
-    slider.observe(explorer.guarded(lambda: int("many")), "value")
+    slider.observe(explorer.guarded(lambda _: int("many")), "value")
     slider.value = 2
     assert explorer.timeline.narration == "ValueError: invalid literal for int() with base 10: 'many'"
 

@@ -91,12 +91,13 @@ class PanelWords {
   op(run, op) {
     const { table } = run;
     const { rank, start_s: start, end_s: end } = table;
+    const mayGrow = table.offered?.some(Boolean); // what waits may not be there yet
     const consumers = (run.consumers.get(op) ?? []).map((each) => this.named(run, each, rank[op]));
     return [
       this.heading(run, op),
       `${this.Row} ${rank[op]}, ${this.write(start[op])} to ${this.write(end[op])}: takes ${this.lasting(end[op] - start[op])}.`,
       this.input(run, op),
-      consumers.length ? `${listed(consumers)} ${consumers.length > 1 ? "wait" : "waits"} for it.` : "Nothing waits for it.",
+      consumers.length ? `${listed(consumers)} ${consumers.length > 1 ? "wait" : "waits"} for it.` : mayGrow ? "" : "Nothing waits for it.",
       this.lateness(run, op),
     ];
   }

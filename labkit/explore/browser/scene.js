@@ -75,7 +75,8 @@ class Stops {
   }
 
   get moment() {
-    return (this.moments ??= union(this.panels.flatMap(({ bars, tables, moments }) => (tables ? [bars.left, bars.right] : [moments]))));
+    const momentsOf = ({ bars, tables, moments }) => (tables ? [bars.left, bars.right] : [moments]);
+    return (this.moments ??= this.hasMoments ? union(this.panels.flatMap(momentsOf)) : []);
   }
 }
 

@@ -14,10 +14,9 @@ from labkit.cost import Link
 from labkit.draw.layout import time_axis
 from labkit.draw.painter import panel_figure
 from labkit.draw.panel import Panel, TimeAxis
-from labkit.explore.buckets.bucket_plan import ASSIGN, RULES, make_buckets
 from labkit.explore.buckets.gradients import MIB, MODELS, Gradients, check_model, predicted_gradients
 from labkit.explore.buckets.panels import blocks_panel, pass_panel, summary
-from labkit.explore.buckets.reducer import Reduction, best_cap, predict
+from labkit.explore.buckets.reducer import ASSIGN, RULES, Reduction, best_cap, make_buckets, predict
 from labkit.explore.form_explorer import Control, FormExplorer, View
 
 CAPS_MB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 25, 35, 50, 75, 100, 200, 500)
@@ -83,7 +82,7 @@ class BucketExplorer(FormExplorer):
         backwards_ms = [1000 * each.backward_s for each in self._models.values()]
         values: dict[str, Any] = {
             "model": model,
-            "rule": next(iter(RULES)),
+            "rule": ASSIGN,
             "cap_mb": cap_mb,
             "first_cap_mb": first_cap_mb or _AS_OTHERS,
             "latency_us": 1e6 * link.latency_s,
@@ -161,8 +160,8 @@ def _predict(
     gradients: Gradients, *, rule: str, cap_mb: float, first_cap_mb: float, world_size: int, **values: Any
 ) -> tuple[Reduction, str]:
     """Return the pass with buckets of this size, and what is wrong with them, if anything."""
-    plan = make_buckets(gradients.sizes_bytes, rule, cap_mb, first_cap_mb or None)
-    return predict(gradients, plan.buckets, world_size, _link(**values)), plan.note
+    buckets, fault = make_buckets(gradients.sizes_bytes, rule, cap_mb, first_cap_mb or None)
+    return predict(gradients, buckets, world_size, _link(**values)), fault
 
 
 def _panels(reduction: Reduction) -> tuple[list[Panel], TimeAxis]:

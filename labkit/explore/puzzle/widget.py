@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import traitlets
@@ -50,10 +49,10 @@ class SchedulePuzzle(Explorer):
         timeline = Timeline()
         super().__init__([timeline], timeline)
         timeline.handlers = {
-            "key": lambda key: self.guarded(partial(self.press, key))(),
-            "pick": lambda bar: self.guarded(partial(self._pick, bar))(),
-            "drop": lambda bar, time_s: self.guarded(partial(self._pick, bar, time_s))(),
-            "control": lambda _, title: self.guarded(partial(setattr, self, "level", 1 + _TITLES.index(title)))(),
+            "key": self.guarded(self.press),
+            "pick": self.guarded(self._pick),
+            "drop": self.guarded(self._pick),
+            "control": self.guarded(lambda _, title: setattr(self, "level", 1 + _TITLES.index(title))),
         }
         self.level = level
 

@@ -59,7 +59,7 @@ class ScheduleExplorer(Explorer):
         super().__init__([self.runner, timeline], timeline)
         timeline.form = {"schedules": schedule_form()}
         timeline.library = self._library
-        timeline.handlers["control"] = lambda name, text: self.guarded(partial(setattr, self, name, text))()
+        timeline.handlers["control"] = self.guarded(partial(setattr, self))
         self.state = str(state)
 
     @traitlets.validate("state")

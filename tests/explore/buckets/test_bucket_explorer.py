@@ -11,8 +11,8 @@ from traitlets import TraitError
 
 from labkit.cost import ETHERNET_1G, ring_all_reduce_s
 from labkit.explore import bucket_explorer
-from labkit.explore.buckets.bucket_plan import ONE_BUCKET, ONE_EACH, make_buckets
 from labkit.explore.buckets.gradients import Gradients, predicted_gradients
+from labkit.explore.buckets.reducer import ONE_BUCKET, ONE_EACH, make_buckets
 
 # --- controls -------------------------------------------------------------------------------------
 
@@ -21,7 +21,7 @@ from labkit.explore.buckets.gradients import Gradients, predicted_gradients
 def test_it_opens_with_torchs_capacities_and_the_readers_buckets():
     explorer = bucket_explorer()
     sizes = explorer.gradients.sizes_bytes
-    assert explorer.reduction.buckets == make_buckets(sizes, cap_mb=25, first_cap_mb=1).buckets
+    assert explorer.reduction.buckets == make_buckets(sizes, cap_mb=25, first_cap_mb=1)[0]
     assert explorer.reduction.gradients.model == "GPT-2 small"
     assert "best bucket size on the slider" in explorer.timeline.scene["numbers"]
     assert explorer.timeline.narration.startswith("Gradients and all_reduces, predicted: backward ")
@@ -54,8 +54,7 @@ def test_link_world_size_and_backward_are_those_of_the_sliders():
 def test_a_capacity_beside_the_grid_gets_a_place_on_the_slider():
     explorer = bucket_explorer(cap_mb=7, first_cap_mb=0.3)
     assert (explorer.cap_mb, explorer.first_cap_mb) == (7, 0.3)
-    expected = make_buckets(explorer.gradients.sizes_bytes, cap_mb=7, first_cap_mb=0.3)
-    assert explorer.reduction.buckets == expected.buckets
+    assert explorer.reduction.buckets == make_buckets(explorer.gradients.sizes_bytes, cap_mb=7, first_cap_mb=0.3)[0]
 
 
 @pytest.mark.parametrize("rule", [ONE_BUCKET, ONE_EACH])
