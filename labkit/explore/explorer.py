@@ -63,12 +63,12 @@ def sentence_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def table_html(table: pd.DataFrame, index: bool = False) -> str:
-    """Return a table for an ``ipywidgets.HTML``, in the explorers' style.
+def table_html(table: pd.DataFrame) -> str:
+    """Return a table in the explorers' style: its columns are headers, and rows that have names.
 
-    Its columns are headers, and with ``index`` its rows too. It is made here as it follows every
-    move of a slider, for which pandas' own takes too long.
+    It is made here as it follows every move of a slider, for which pandas' own takes too long.
     """
+    index = not isinstance(table.index, pd.RangeIndex)
     head = "".join(f'<th scope="col">{as_html(str(name))}</th>' for name in table)
     lines = []
     for name, *cells in table.itertuples():

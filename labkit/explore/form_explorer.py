@@ -41,7 +41,7 @@ class View(NamedTuple):
     ``figure()`` is what stands for it in print, with an alt text of its own if ``printed_alt`` is
     one. Panels lie on an axis of ``time``, or without it on columns; a grid ``opens_at`` a step.
     ``narration`` stands above the picture, and controls that do not count now are ``disabled``.
-    With ``row_names`` the table has its index. ``title`` stands over a file.
+    ``title`` stands over a file.
     """
 
     panels: Sequence[Panel]
@@ -54,7 +54,6 @@ class View(NamedTuple):
     time: TimeAxis | None = None
     narration: str = ""
     disabled: Collection[str] = ()
-    row_names: bool = False
     title: str = ""
 
 
@@ -67,7 +66,7 @@ class FormExplorer(Explorer):
 
     ``view(recorded, **values)`` returns what to show for the ``values`` of ``controls``;
     ``recorded`` is what real ranks did, None before. ``run`` is a button's label, and what it does
-    to the explorer and returns to be said. ``with_numbers`` puts the view's table below.
+    to the explorer and returns to be said.
     Assigning anything but an option raises TraitError.
     """
 
@@ -78,9 +77,8 @@ class FormExplorer(Explorer):
         values: Mapping[str, Any],
         *,
         run: tuple[str, Callable[[Any], str]] | None = None,
-        with_numbers: bool = True,
     ):
-        self.view, self.recorded, self.with_numbers = view, None, with_numbers
+        self.view, self.recorded = view, None
         self.controls = {control.name: control for control in controls}
         self.record: Callable[[], str] | None = None
         self.runner: RunButtons | None = None
@@ -114,9 +112,8 @@ class FormExplorer(Explorer):
             self.timeline.show(shown.panels, **self._about(shown))
 
     def _about(self, shown: View) -> dict[str, Any]:
-        numbers = table_html(shown.table, shown.row_names) if self.with_numbers else ""
         names = ("time", "alt", "narration", "note", "opens_at", "title")
-        return {name: getattr(shown, name) for name in names} | {"numbers": numbers}
+        return {name: getattr(shown, name) for name in names} | {"numbers": table_html(shown.table)}
 
     def _form(self, shown: View) -> list[dict[str, Any]]:
         return [

@@ -20,8 +20,7 @@ from labkit.draw.palette import words_of
 from labkit.draw.panel import Panel
 from labkit.draw.picture import figure_of, figures_folder, render
 from labkit.explore import standalone_html
-from labkit.explore.events_message import EventTables
-from labkit.explore.scene_message import scene_of
+from labkit.explore.scene_message import EventTables, scene_of
 from labkit.explore.static_fallback import StaticFallback, StaticForm
 from labkit.schedule import Schedule
 from labkit.trace import timings
@@ -76,7 +75,8 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         shown = EventTables.of(events, schedule, ideal, title)
         axis = time_axis(max(float(table["end_s"].max()) for table in shown.tables.values()))
         note = emulated(*(table for table in (events, ideal) if table is not None))
-        self.show([shown], time=axis, alt=_alt(events, ideal, axis), note=note, title=title)
+        takes = _duration(events, ideal, axis)
+        self.show([shown], time=axis, alt=f"{_what(events)} {takes}", narration=takes, note=note, title=title)
         self.static_form = lambda: _static_form(events, ideal, self.scene["alt"])
 
     def __repr__(self) -> str:
@@ -155,13 +155,15 @@ def _static_form(events: pd.DataFrame, ideal: pd.DataFrame | None, alt: str) -> 
     return StaticForm(lambda: draw_timeline(events), alt, table)
 
 
-def _alt(events: pd.DataFrame, ideal: pd.DataFrame | None, time: TimeAxis) -> str:
-    """Return one or two sentences on the picture, for who cannot see it."""
+def _what(events: pd.DataFrame) -> str:
+    """Return a sentence on the picture, for readers who cannot see it."""
     ranks, row = sorted(set(events["rank"])), row_word(events)
     names = [words_of(name) for name in dict.fromkeys(events["name"])]
-    seconds = float(events["end_s"].max() - events["start_s"].min())
-    what = f"Timeline of {len(ranks)} {row}{'s' * (len(ranks) > 1)} with {len(events)} bars: {', '.join(names[:6])}"
-    ends = f"{what}. It takes {time(seconds)}."
+    return f"Timeline of {len(ranks)} {row}{'s' * (len(ranks) > 1)} with {len(events)} bars: {', '.join(names[:6])}."
+
+
+def _duration(events: pd.DataFrame, ideal: pd.DataFrame | None, time: TimeAxis) -> str:
+    ends = f"It takes {time(float(events['end_s'].max() - events['start_s'].min()))}."
     if ideal is None:
         return ends
     return f"{ends} Over it the prediction, which takes {time(float(ideal['end_s'].max() - ideal['start_s'].min()))}."

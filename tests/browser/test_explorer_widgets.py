@@ -154,7 +154,7 @@ def test_a_two_by_two_puzzle_is_built_by_keyboard_to_par(explore):
         page.keyboard.press(key)  # as a hand does: in no time at all they may arrive in another order
     expect(narration(page)).to_contain_text("Finished in 9: that is par")
     page.keyboard.press("u")
-    expect(narration(page)).to_contain_text("Undone: 0B1 is off the board")
+    expect(narration(page)).to_contain_text("Undone: 7 of 8 ops are placed.")
 
 
 def test_a_bar_of_the_puzzle_is_dragged_to_its_place_and_one_that_cannot_go_there_says_why(explore):
@@ -195,7 +195,7 @@ def test_a_click_on_a_button_places_an_op_and_undo_takes_it_back(explore):
     page.get_by_role("button", name="forward", exact=True).click()
     expect(narration(page)).to_contain_text("0F0 on rank 0 from 0 to 1")
     page.get_by_role("button", name="Undo").click()
-    expect(narration(page)).to_contain_text("Undone: 0F0 is off the board")
+    expect(narration(page)).to_contain_text("Undone: 0 of 8 ops are placed.")
 
 
 def test_an_op_that_was_clicked_in_the_picture_is_told_although_the_picture_is_new(explore):

@@ -103,7 +103,7 @@ def test_an_error_without_words_has_its_name():
 
 def test_a_table_in_an_explorer_has_headers_and_holds_no_markup():
     table = pd.DataFrame({"<b>": [1.23456, float("nan")]}, index=["a & b", "c"])
-    assert table_html(table, index=True) == (
+    assert table_html(table) == (
         '<table class="labkit-metrics"><thead><tr><td></td><th scope="col">&lt;b&gt;</th></tr></thead>'
         '<tbody><tr><th scope="row">a &amp; b</th><td>1.235</td></tr><tr><th scope="row">c</th><td></td></tr></tbody></table>'
     )

@@ -17,7 +17,7 @@ from page_in_node import BROWSER, NODE, in_node
 from pipelines import EVENT_NAMES, eighths, play, random_schedules, schedules, table_of
 
 from labkit.draw.timelines import pieces_of
-from labkit.explore.events_message import EventTables
+from labkit.explore.scene_message import EventTables
 from labkit.simulate import bubble_fraction, makespan, simulate
 from labkit.simulate.idle import IdleReasons, critical_ops
 from labkit.simulate.replay import replay_events

@@ -11,7 +11,7 @@ from html_files import script_of
 
 from labkit.draw import PALETTE
 from labkit.explore import Timeline, static_fallback
-from labkit.explore.events_message import EventTables
+from labkit.explore.scene_message import EventTables
 from labkit.schedule import gpipe, one_f_one_b, zero_bubble_h1
 from labkit.simulate import simulate
 from labkit.trace import event_table

@@ -142,7 +142,6 @@ class BucketExplorer(FormExplorer):
             "time": axis,
             "narration": fault or alt,
             "disabled": disabled,
-            "row_names": True,
             "title": title,
         }
         return View(panels, alt, numbers, figure, note, **about)

@@ -140,4 +140,4 @@ def collectives_explorer(world_size: int = 4) -> FormExplorer:
         return View([panels[collective]], alt, table, figure, _NUMBERS, printed_alt=printed_alt, opens_at=1)
 
     buttons = Control("collective", "collective", {name: name for name in SEVEN}, "buttons", in_file=[*SEVEN])
-    return FormExplorer(view, [buttons], {"collective": "broadcast"}, with_numbers=False)
+    return FormExplorer(view, [buttons], {"collective": "broadcast"})

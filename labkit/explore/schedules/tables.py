@@ -63,7 +63,7 @@ def gap_as_html(name: str, gap: pd.DataFrame) -> str:
     total = ms["total_s"].sum()
     sentence = f"{name}: measured − predicted is {total:.1f} ms: {causes}."
     written = ms.rename(columns=lambda column: f"{column.removesuffix('_s')} (ms)").map("{:.1f}".format)
-    stages = table_html(written.rename(index="stage {}".format), index=True)
+    stages = table_html(written.rename(index="stage {}".format))
     return f"<p>{html.escape(sentence)}</p><details><summary>by stage</summary>{stages}</details>"
 
 

@@ -15,8 +15,8 @@ from labkit.base.formats import emulated
 from labkit.draw.layout import time_axis
 from labkit.draw.painter import panel_figure
 from labkit.draw.timelines import overlay_panel
-from labkit.explore.events_message import EventTables
 from labkit.explore.explorer import Explorer, RunButtons, table_html
+from labkit.explore.scene_message import EventTables
 from labkit.explore.schedules import tables
 from labkit.explore.schedules.measure import ScheduleRun, TimedSchedule, run_schedules
 from labkit.explore.schedules.orders import UNIT_AXIS, UNITS, pipeline_message, schedule_form, schedule_library
@@ -140,7 +140,7 @@ class ScheduleExplorer(Explorer):
             note=emulated(*(run.measured for run in self.runs)),
             narration=self._notes(),
             title=f"{self._size()}, predicted and measured",
-            numbers=table_html(intervals, index=True) + gaps,
+            numbers=table_html(intervals) + gaps,
             memory=True,
             cap=self._parsed.cap,
             pipeline=self._pipeline(),
