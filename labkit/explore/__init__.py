@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING
 from labkit.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from labkit.explore.buckets.gradients import Gradients
     from labkit.explore.buckets.widget import bucket_explorer
     from labkit.explore.grids.ring_answer import fill_ring
     from labkit.explore.grids.widget import collectives_explorer, ring_explorer
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from labkit.explore.worker_queue import record_queue
 
 _HOMES = {
-    "Gradients": "buckets.gradients",
     "Timeline": "timeline",
     "bucket_explorer": "buckets.widget",
     "collectives_explorer": "grids.widget",
