@@ -7,18 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import anywidget
-import matplotlib.pyplot as plt
 import pandas as pd
 import traitlets
 
+from labkit import draw
 from labkit.base.files import write_atomically
 from labkit.base.formats import emulated
-from labkit.draw import Picture, overlay, save
-from labkit.draw import timeline as draw_timeline
 from labkit.draw.layout import RANK, TimeAxis, row_word, time_axis
 from labkit.draw.palette import words_of
 from labkit.draw.panel import Panel
-from labkit.draw.picture import figure_of, figures_folder, render
 from labkit.explore import standalone_html
 from labkit.explore.scene_message import EventTables, scene_of
 from labkit.explore.static_fallback import StaticFallback, StaticForm
@@ -123,14 +120,16 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         title = title or self.scene["title"] or self.scene["alt"].removesuffix(".") or "labkit timeline"
         return standalone_html.standalone_html(self.scene, title, self.library())
 
-    def save(self, name: str, *, alt: str = "") -> Picture:
+    def save(self, name: str, *, alt: str = "") -> draw.Picture:
         """Write ``name`` as .png, .svg, .csv, .alt.txt and .html into the folder of figures.
 
         The last plays without a kernel. ``alt`` is the alt text, if it is to say more than the
         picture's own. Errors are those of :func:`labkit.draw.save`.
         """
+        from labkit.draw.picture import figures_folder
+
         form = self.static_form()
-        picture = save(form.figure, name, alt=alt or form.alt)
+        picture = draw.save(form.figure, name, alt=alt or form.alt)
         write_atomically(figures_folder() / f"{name}.html", self.to_html().encode())
         return picture
 
@@ -138,6 +137,10 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         raise ValueError("this Timeline has no static form: give it one, timeline.static_form = ...")
 
     def _download(self, form: str) -> None:
+        import matplotlib.pyplot as plt
+
+        from labkit.draw.picture import figure_of, render
+
         if form == "html":
             content = self.to_html().encode()
         else:
@@ -151,8 +154,8 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 def _static_form(events: pd.DataFrame, ideal: pd.DataFrame | None, alt: str) -> StaticForm:
     table = timings(events).rename(columns={RANK: row_word(events)})
     if ideal is not None:
-        return StaticForm(lambda: overlay(ideal, events), alt, table)
-    return StaticForm(lambda: draw_timeline(events), alt, table)
+        return StaticForm(lambda: draw.overlay(ideal, events), alt, table)
+    return StaticForm(lambda: draw.timeline(events), alt, table)
 
 
 def _what(events: pd.DataFrame) -> str:

@@ -2,7 +2,7 @@
 
 import { Bars, grouped } from "./bars.js";
 import { short } from "./explain.js";
-import { Run } from "./run.js";
+import { KINDS, Run } from "./run.js";
 
 const HEIGHTS = { predicted: 0.6 }; // of rows; others are 1
 const BUILT = 1.6; // where ops are placed by hand
@@ -165,14 +165,13 @@ function stack(chosen, { start_s: start, end_s: end }) {
 function describeBars(table, offset, { style, chunk, same }, styles) {
   const { rank, name, names, stage, micro_batch: microBatch, bucket } = table;
   const looks = names.map((each) => styles.findIndex((style) => style.name === each));
-  const isPass = names.map((each) => ["forward", "backward", "input_grad", "weight_grad"].includes(each));
-  const isForward = names.map((each) => each === "forward");
+  const kinds = names.map((each) => KINDS[each]);
   const chunks = chunksOfStages(table);
   for (let i = 0; i < name.length; i++) {
-    const op = isPass[name[i]] && stage[i] >= 0 && microBatch[i] >= 0;
+    const op = kinds[name[i]] && stage[i] >= 0 && microBatch[i] >= 0;
     style[offset + i] = looks[name[i]];
     chunk[offset + i] = chunks.get(rank[i])?.get(stage[i]) ?? 0;
-    same[offset + i] = op ? 2 * (MAX_MICRO_BATCHES * stage[i] + microBatch[i]) + !isForward[name[i]]
+    same[offset + i] = op ? 2 * (MAX_MICRO_BATCHES * stage[i] + microBatch[i]) + (kinds[name[i]] !== "F")
       : bucket[i] >= 0 ? FIRST_BUCKET + bucket[i] : -1;
   }
 }

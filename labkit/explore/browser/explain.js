@@ -1,6 +1,8 @@
 // Say in words what a picture shows: what a bar is and why it is late, what an idle rank waits for, what
 // is kept, and what happens at a time. In a notebook and in a file, whether or not a kernel is there. Pure.
 
+import { KINDS } from "./run.js";
+
 const PASSES = { F: "forward pass", B: "backward pass", I: "input gradient", W: "weight gradient" };
 // What an op of the second kind takes from one of the first.
 const OUTPUTS = { FF: "the activation of", FB: "the loss of", FI: "the loss of", IW: "what is left over from" };
@@ -255,7 +257,7 @@ class PanelWords {
   // Return how a span is named in a line: its op, or its name and number.
   spanName(table, i) {
     const { name, names, stage, micro_batch: microBatch, bucket } = table;
-    const kind = { forward: "F", backward: "B", input_grad: "I", weight_grad: "W" }[names[name[i]]];
+    const kind = KINDS[names[name[i]]];
     if (kind && stage[i] >= 0 && microBatch[i] >= 0) return `${stage[i]}${kind}${microBatch[i]}`;
     const number = [bucket[i], microBatch[i]].find((each) => each >= 0);
     return number === undefined ? wordsOf(names[name[i]]) : `${wordsOf(names[name[i]])} ${number}`;

@@ -8,7 +8,7 @@
 
 import { grouped } from "./bars.js";
 
-const KINDS = { forward: "F", backward: "B", input_grad: "I", weight_grad: "W" };
+export const KINDS = { forward: "F", backward: "B", input_grad: "I", weight_grad: "W" };
 const NEAR = 1e-9; // of the run: times closer than this are the same
 
 export class Run {
