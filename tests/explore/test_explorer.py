@@ -83,11 +83,6 @@ def test_what_fails_in_a_rank_is_said_in_a_line(said):
     assert not run.start.disabled
 
 
-def test_stopping_what_does_not_run_does_nothing(said):
-    RunButtons("Run it", lambda: "", said.append).interrupt()
-    assert said == []
-
-
 def test_what_a_callback_raises_is_said_and_goes_no_further():
     slider = ipywidgets.IntSlider(1)
     explorer = Explorer([slider], Timeline(simulate(gpipe(2, 2))))

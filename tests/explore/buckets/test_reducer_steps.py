@@ -86,12 +86,6 @@ def test_at_one_time_what_ends_is_told_before_what_is_ready():
     assert [moment.text[:12] for moment in found.moments if moment.time_s == 2] == ["all_reduce 0", "The hook of "]
 
 
-def test_communication_without_cost_is_told_in_order_too():
-    texts = [moment.text for moment in predict(three_layers(), [[2], [1, 0]], 1, LINK).moments]
-    assert [("fires" in text, "done" in text) for text in texts] == [(1, 0), (0, 1), (1, 0), (1, 0), (0, 1)]
-    assert texts[-1].endswith("no communication is exposed.")
-
-
 # --- buckets --------------------------------------------------------------------------------------
 
 
