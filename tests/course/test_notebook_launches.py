@@ -24,7 +24,7 @@ COMPARED_WITH_NOTHING = {
     "01_shards": {"own_shard", "steps", "accuracy"},  # three ranks, and positions in a list
     "05_gradient_sync": {"five_steps"},  # four ranks with each other
     "08_clock_cycles": {"time_recomputation"},  # what recomputing costs one rank
-    "09_pipe": {"do_twice", "watch_queues"},  # threads of one rank, on the CPU
+    "09_pipe": {"watch_queues"},  # threads of one rank, on the CPU
 }
 
 
