@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 import torch
-from torch import nn
 
 from labkit.launch import Run, launch
 from labkit.pipe import ScheduledPipeline
@@ -16,24 +15,23 @@ from labkit.simulate import makespan, median_step, steps_of
 from labkit.stats.repeated_times import RepeatedTimes
 from labkit.trace import barrier
 
-MakeStages = Callable[[Schedule], Sequence[nn.Module]]
+MakePipeline = Callable[[Schedule], ScheduledPipeline]
 
 
-def in_turns(make_stages: MakeStages, plans: Sequence[Schedule], rounds: int = 7) -> SchedulesInTurns:
+def in_turns(make_pipeline: MakePipeline, plans: Sequence[Schedule], rounds: int = 7) -> SchedulesInTurns:
     """Train eight rows of zeros with each schedule, in turns; the first round warms up.
 
-    ``make_stages(plan)`` returns the stages of its rank in a plan. They run over gloo, where a rank
-    that receives waits, as stages that sleep need it.
+    ``make_pipeline(plan)`` returns the pipeline of a plan on its rank. It runs over gloo, where a
+    rank that receives waits, as stages that sleep need it.
     """
     return SchedulesInTurns(
-        launch(_take_turns, make_stages, plans, rounds, world_size=plans[0].n_ranks, backend="gloo", threads=1), plans
+        launch(_take_turns, make_pipeline, plans, rounds, world_size=plans[0].n_ranks, backend="gloo", threads=1), plans
     )
 
 
-def _take_turns(make_stages: MakeStages, plans: Sequence[Schedule], rounds: int) -> None:
+def _take_turns(make_pipeline: MakePipeline, plans: Sequence[Schedule], rounds: int) -> None:
     rows = torch.zeros(8, 16)
-    pipelines = [ScheduledPipeline(list(make_stages(plan)), plan, nn.functional.mse_loss) for plan in plans]
-    for number, pipeline in enumerate(pipelines * rounds):
+    for number, pipeline in enumerate([make_pipeline(plan) for plan in plans] * rounds):
         pipeline.next_step = number  # of its spans
         barrier()
         pipeline.step(rows, rows)

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from labkit.base.formats import measured
 from labkit.base.measurement_html import as_html
 from labkit.launch import Run, device, launch
 from labkit.parallel.devices import real_device, training_devices
@@ -76,9 +77,9 @@ def _take_turns(
 
 
 class PipelineInTurns:
-    """Steps of a pipeline, and of the same stages op after op. A cell shows its header.
+    """Steps of a pipeline, and of the same stages op after op. ``step_s`` has their seconds.
 
-    ``step_s`` has their seconds, a row per round. As the last line of a cell it is one line.
+    As the last line of a cell it shows its header, and T.
     """
 
     def __init__(self, run: Run):
@@ -149,7 +150,7 @@ class PipelineInTurns:
         return {kind: float(seconds[kind]) for kind in ("forward", "backward")}
 
     def __repr__(self) -> str:
-        return self.run.header
+        return f"{self.run.header}\nT: {measured(1000 * self.alone_s, 'ms')}"
 
     def _repr_html_(self) -> str:
-        return f"<p>{as_html(self.run.header)}</p>"
+        return "".join(f"<p>{as_html(line)}</p>" for line in repr(self).splitlines())

@@ -8,21 +8,17 @@ import torch
 
 from labkit.launch import launch
 from labkit.parallel.worker import Task, create_workers
-from labkit.stats.repeated_times import RepeatedTimes
+from labkit.stats import Interval
 from labkit.trace import span
 
 
-def in_turns(works: Mapping[str, Callable[[], object]], rounds: int = 10) -> dict[str, RepeatedTimes]:
-    """Return for each work the seconds of doing it twice: columns "one worker" and "two workers".
+def times_as_fast(works: Mapping[str, Callable[[], object]], rounds: int = 10) -> dict[str, Interval]:
+    """Return for each work how many times as fast as one worker two are, if it is done twice.
 
     The works take turns in a process of one CPU thread. The first round warms up.
     """
-    run = launch(_take_turns, works, rounds, world_size=1, threads=1)
-    seconds = run.repeats()[1:]
-    return {
-        name: seconds[[f"{name}, 1", f"{name}, 2"]].set_axis(["one worker", "two workers"], axis="columns")
-        for name in works
-    }
+    seconds = launch(_take_turns, works, rounds, world_size=1, threads=1).repeats()[1:]
+    return {name: seconds.ratio(f"{name}, 1", f"{name}, 2") for name in works}
 
 
 def _take_turns(works: Mapping[str, Callable[[], object]], rounds: int) -> None:

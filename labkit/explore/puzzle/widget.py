@@ -9,6 +9,7 @@ from typing import Any
 
 import ipywidgets
 
+from labkit.base.notebook import static
 from labkit.explore.explorer import Explorer, table_html
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.game import Game
@@ -111,7 +112,8 @@ class SchedulePuzzle(Explorer):
             self.choice.value = number  # which comes back here
 
     def static_form(self) -> StaticForm:
-        return static_form(self.game)
+        """What stands for the puzzle on a page; in a stored notebook an empty board is finished."""
+        return static_form(self.game.finished() if static() and not self.board.placed else self.game)
 
     # --- what is shown ----------------------------------------------------------------------------
 
