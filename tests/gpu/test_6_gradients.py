@@ -1,4 +1,4 @@
-"""Gradients averaged over NCCL, in every way: the gradient of the whole batch."""
+"""Gradients averaged over NCCL, in every way: the gradient of the whole batch; sharded steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit import dp
+from labkit import dp, shard
 from labkit.launch import device, launch
 from labkit.trace import span
 
@@ -85,6 +85,31 @@ def test_buckets_and_ddp_average_to_the_gradient_of_the_whole_batch(in_bf16, rig
         for parameter, mine, torchs in zip(whole.parameters(), ours, theirs, strict=True):
             torch.testing.assert_close(mine, parameter.grad.float(), **close)
             torch.testing.assert_close(torchs, parameter.grad.float(), **close)
+
+
+def trained_in_shares(name):
+    """Weights after ten steps of ShardedOptimizer on the rank's device, and its full state."""
+    model = small_model().to(device())
+    optimizer = shard.ShardedOptimizer(model.parameters(), vars(torch.optim)[name], lr=0.05)
+    for _ in range(10):
+        optimizer.zero_grad()
+        gradients_of(model, slice(None), 8)
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()], optimizer.full_state_dict()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_a_sharded_optimizer_takes_the_steps_of_a_plain_one_that_loads_its_state_on_nccl(name, world_size):
+    plain = vars(torch.optim)[name]((model := small_model()).parameters(), lr=0.05)
+    for _ in range(10):
+        plain.zero_grad()
+        gradients_of(model, slice(None), 8)
+        plain.step()
+    for weights, full in launch(trained_in_shares, name, world_size=world_size, share_gpu=True).values:
+        for found, parameter in zip(weights, model.parameters(), strict=True):
+            torch.testing.assert_close(found.cpu(), parameter.detach(), rtol=1e-6, atol=1e-9)
+        plain.load_state_dict(full)  # it fits
 
 
 def test_a_buckets_span_lasts_until_its_sum_is_there_on_the_stream():
