@@ -173,9 +173,10 @@ _KINDS: dict[str, Callable[[_Numbers, _Numbers], Axes | Figure]] = {
 
 
 def _scaled(numbers: _Numbers, unit: str) -> dict[Any, Any]:
-    """Return numbers by place in ``unit``, repeats as intervals."""
+    """Return numbers by place in ``unit``, repeats as intervals, without guesses not given."""
     size = size_of(unit)
-    return {place: _divided(value, size) for place, value in numbers.items()}
+    scaled = {place: _divided(value, size) for place, value in numbers.items()}
+    return {place: value for place, value in scaled.items() if isinstance(value, Interval) or not math.isnan(value)}
 
 
 def _divided(value: Any, size: float) -> Any:
