@@ -19,5 +19,9 @@ overlap             a small GPT-2 trained with several ways to agree on gradient
 learning            the translation task with several seeds at once
 collectives         what ranks hold after a collective, and how long it takes
 by_hand             the translation task in processes of the reader's run_processes
+shards              the gradients of shards beside that of the whole batch
+sorted_shards       what training on shards of short and of long sentences does to the loss
+batch_sizes         what a batch costs, by its size
+terminals           commands that run beside a notebook, as in a terminal
 all_reduces         sums over all ranks with send and receive
 """

@@ -20,7 +20,7 @@ NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
 
 # Launches of a notebook are compared with each other, but for these, each with itself alone.
 COMPARED_WITH_NOTHING = {
-    "00_start_here": {"batch_times"},  # it is about the GPU, where there is one
+    "00_start_here": {"batch_times", "read_times"},  # they are about the GPU, where there is one
     "01_shards": {"own_shard", "steps", "accuracy"},  # three ranks, and positions in a list
     "05_gradient_sync": {"five_steps"},  # four ranks with each other
     "08_clock_cycles": {"time_recomputation"},  # what recomputing costs one rank
@@ -108,7 +108,7 @@ def test_compared_launches_share_one_backend(path, gpus, monkeypatch):
 
 def test_the_launches_of_all_notebooks_are_found_and_those_named_above_among_them():
     found = {path.stem: [launched.function for launched in launches(path)] for path in NOTEBOOKS}
-    assert sum(map(len, found.values())) > 40
+    assert sum(map(len, found.values())) > 20
     for name, functions in COMPARED_WITH_NOTHING.items():
         assert functions <= set(found[name])
 
