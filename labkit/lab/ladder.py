@@ -9,7 +9,9 @@ import re
 import runpy
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
@@ -45,6 +47,27 @@ def on_ranks(path: str | os.PathLike[str], *options: str, world_size: int = 2) -
     """Run a file on ranks, as torchrun would, and return what rank 0 prints."""
     run = launch(in_rank, str(path), *options, world_size=world_size, compared_with=2, init=False)
     return str(run.values[0])
+
+
+def stopped_and_resumed(path: str | os.PathLike[str]) -> str:
+    """Run one epoch of a file, then the others from its checkpoint; return what both print."""
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = "--checkpoint", f"{folder}/digits.pt"
+        return on_ranks(path, "--epochs", "1", *checkpoint) + on_ranks(path, *checkpoint)
+
+
+def on_ranks_without(statement: str, path: Path) -> str:
+    """Run a copy of a file in which ``statement`` does nothing, and return what rank 0 prints.
+
+    Raises ValueError where the file does not have it once.
+    """
+    code = path.read_text(encoding="utf-8")
+    if code.count(statement) != 1:
+        raise ValueError(f"{path} has {statement!r} {code.count(statement)} times, expected once")
+    with tempfile.TemporaryDirectory() as folder:
+        broken = Path(folder) / path.name
+        broken.write_text(code.replace(statement, "pass"), encoding="utf-8")
+        return on_ranks(broken)
 
 
 def in_terminal(*command: object) -> str:
