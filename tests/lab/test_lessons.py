@@ -14,8 +14,9 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit import cost, dp
-from labkit.guess import calibration, guess, reveal, terms_left_out
+from labkit.guess import calibration, guess, reveal
 from labkit.guesses import store
+from labkit.guesses.calibration import terms_left_out
 from labkit.launch import launch, workers
 from labkit.parallel.emulated import EmulatedStage
 from labkit.pipe import ScheduledPipeline

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
+import numpy as np
 import pandas as pd
 
 from labkit.base.texts import listed
@@ -77,13 +78,15 @@ def ring_view(recorded: RingTrace | None, ranks: int, size: int, algorithm: str,
     note = (
         f"An arrow: what is sent next. A cell {cell} whose parts are added up in it; Σ is the sum of all. Time: {LINK}."
     )
-    printed = zip(chosen, panels, strict=True)
+    same = len(chosen) == 2 and np.array_equal(chosen[0].states, chosen[1].states)
+    printed = [*zip(chosen, panels, strict=True)][same:]  # of two halves alike, one
     lines = [
         line
         for trace, panel in printed
         for line in in_lines(printed_steps(panel, step_titles(trace)), panel.title, panel.facts)
     ]
-    figure = partial(panel_figure, lines, note=note)
+    alike = f"{chosen[0].name}: the same, step by step. " if same else ""
+    figure = partial(panel_figure, lines, note=alike + note)
     title = f"{' and '.join(trace.name for trace in chosen)}, {ranks} ranks"
     return View(panels, alt, table, figure, note, narration=narration, title=title)
 

@@ -30,6 +30,12 @@ class Game:
         self.chosen: Op | None = None
         self._hinted: tuple[Board, Op] | None = None  # what the latest hint said to place, and where
 
+    def finished(self) -> Game:
+        """Return this level with the board that sets par."""
+        game = Game(self.number)
+        game.board = self.level.reference_board
+        return game
+
     # --- what may be done -------------------------------------------------------------------------
 
     def key_list(self) -> list[tuple[str, str]]:

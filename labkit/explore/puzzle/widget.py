@@ -8,6 +8,7 @@ from typing import Any
 
 import traitlets
 
+from labkit.base.notebook import static
 from labkit.explore.explorer import Explorer, table_html
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.game import Game
@@ -101,7 +102,8 @@ class SchedulePuzzle(Explorer):
             self._after(self.game.press(key))
 
     def static_form(self) -> StaticForm:
-        return static_form(self.game)
+        """What stands for the puzzle on a page; in a stored notebook an empty board is finished."""
+        return static_form(self.game.finished() if static() and not self.board.placed else self.game)
 
     # --- what is shown ----------------------------------------------------------------------------
 

@@ -39,6 +39,12 @@ def ring():
     return ring_explorer()
 
 
+def test_of_two_halves_alike_one_is_printed_and_the_page_has_both(ring):
+    ring.show_recorded(simulate_ring("ring", 4)._replace(name=YOURS), compare_with=YOURS)
+    assert titles(ring) == ["ring", YOURS]
+    assert printed(ring)[0] == [YOURS]
+
+
 def test_each_control_changes_the_picture_and_its_numbers(ring):
     assert titles(ring) == ["ring", "parameter server"] and "4 ranks by 4 chunks" in ring.timeline.scene["alt"]
     steps = ring.timeline.scene["steps"]["clock"]

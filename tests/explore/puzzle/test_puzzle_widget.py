@@ -113,3 +113,13 @@ def test_limits_are_told_and_what_par_is():
         goal = controls(SchedulePuzzle(number))["goal"]["value"]
         assert ("Room for activations" in goal) == (LEVELS[number - 1].rules.caps is not None)
         assert ("no order ends earlier than par" in goal) == (number not in (10, 12))
+
+
+def test_in_a_stored_notebook_an_empty_board_is_shown_finished_and_a_live_one_never(monkeypatch):
+    puzzle = SchedulePuzzle(2)
+    assert puzzle.static_form().table["ops"].tolist() == ["", ""]
+    monkeypatch.setenv("LABKIT_STATIC", "1")
+    assert [len(ops.split()) for ops in puzzle.static_form().table["ops"]] == [4, 4]
+    assert not puzzle.board.placed
+    puzzle.press("f")
+    assert puzzle.static_form().table["ops"].tolist() == ["0F0", ""]
