@@ -13,5 +13,6 @@ overlap             a small GPT-2 trained with several ways to agree on gradient
 learning            the translation task with several seeds at once
 collectives         what ranks hold after a collective, and how long it takes
 by_hand             the translation task in processes of the reader's run_processes
+living_bytes        what lives on a rank at every moment of training, by what it is for
 all_reduces         sums over all ranks with send and receive
 """
