@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -23,14 +22,16 @@ class LivingBytes:
     """Counts storages of parameters, gradients, optimizer state, and what autograd has saved.
 
     A storage counts once, however many tensors look at it; among the activations, one of a
-    parameter does not count. What an operation needs for a moment, and what travels, is left out.
+    parameter does not count. Of a :class:`labkit.shard.ShardedModel` its shards are parameters, and
+    so is what it has gathered. What an operation needs for a moment, and what travels, is left out.
     A moment is when autograd saves a tensor, when a gradient is complete, after the optimizer's
     step, and at the end of the step that it belongs to.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer):
         self._parameters, self._optimizer = [*model.parameters()], optimizer
-        self._saved: Counter[tuple[int, int]] = Counter()  # by address and bytes, how often autograd keeps it
+        self._gathered = [each for unit in getattr(model, "units", ()) for each in (unit.shard, unit.full)]
+        self._saved: weakref.WeakSet[_Saved] = weakref.WeakSet()
         self._moments: list[list[Any]] = []
 
     @property
@@ -47,13 +48,13 @@ class LivingBytes:
 
     def note(self, phase: str) -> None:
         """Add a row: what lives now."""
-        own = _storages(self._parameters)
+        own = _storages([*self._parameters, *self._gathered])
         states = (value for state in self._optimizer.state.values() for value in state.values())
         of_kinds = [
             own,
             _storages(parameter.grad for parameter in self._parameters),
             _storages(states),
-            {*self._saved} - own,
+            _storages(saved.tensor for saved in self._saved) - own,
         ]
         self._moments.append([phase, *(sum(n_bytes for _, n_bytes in storages) for storages in of_kinds)])
 
@@ -61,16 +62,10 @@ class LivingBytes:
         """Be autograd's hook for a tensor that it saves."""
         if self._moments and self._moments[-1][0] == "optimizer":
             self.note("optimizer")  # the last step's end, without the gradients that it has let go
-        (key,) = _storages([tensor])
-        self._saved[key] += 1
         saved = _Saved(tensor)
-        weakref.finalize(saved, self._let_go, key)
+        self._saved.add(saved)
         self.note("forward")
         return saved
-
-    def _let_go(self, key: tuple[int, int]) -> None:
-        self._saved[key] -= 1
-        self._saved += Counter()  # those that are at 0 are gone
 
 
 class _Saved:
