@@ -31,3 +31,8 @@ def test_in_html_what_comes_and_goes_has_a_sign_a_tag_and_a_colour_of_its_own(tm
     assert [(SIGNS[tag], html.unescape(text)) for tag, _, text in marked] == [("-", "-x < 1"), ("+", "+x & 2")]
     assert len({colour for _, colour, _ in marked}) == 2
     assert " kept\n" in page and "x < 1" not in page
+
+
+def test_lines_that_come_are_counted_once_each_where_they_contain_one_of_the_texts(tmp_path):
+    found = diff(*files(tmp_path, "rank\n", "rank\nrank of world_size\nworld_size\nother\n"))
+    assert (found.added, found.count("rank"), found.count("rank", "world_size")) == (3, 1, 2)
