@@ -1,7 +1,7 @@
 """Sharding by hand: what a model needs to train, shared out over the ranks.
 
 This is a student file: it holds the tasks shard.1, an optimizer of which each rank keeps a part,
-and shard.2, a model of which each rank keeps a part.
+shard.2, a model of which each rank keeps a part, and shard.3, a layer's matrix over the ranks.
 """
 
 # ruff: noqa: F401, F841, RUF100  (the student edition keeps the imports and variables that its
@@ -16,7 +16,14 @@ import torch
 import torch.distributed as dist
 
 from labkit.parallel.bucket import check_same_model, take_from_rank_0
-from labkit.parallel.shard import Broadcast, check_same_parameters, on_cpu
+from labkit.parallel.shard import (
+    Broadcast,
+    check_linear,
+    check_same_parameters,
+    on_cpu,
+    sum_over_ranks,
+    take_from_first_rank,
+)
 from labkit.parallel.unit import (
     Hooks,
     OnItsWay,
@@ -321,3 +328,118 @@ class ShardedModel(torch.nn.Module):
 
     def _note_backward(self) -> None:
         self._backward_ran = True
+
+
+# --- one layer's matrix ---------------------------------------------------------------------------
+
+
+class CopyToRanks(torch.autograd.Function):
+    """Hands on an input that all ranks have. Its gradient is the sum of what each rank has of it.
+
+    Megatron's f: Shoeybi et al. 2019, arXiv 1909.08053, figure 3.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        ### TODO shard.3 (2 minutes): What does the layer get, of an x that every rank has already?
+        ### BEGIN SOLUTION shard.3
+        return x.view_as(x)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        ### TODO shard.3 (5 minutes): dy is the gradient that comes from this rank's part of the layer
+        ### alone. Return x's whole gradient, and None for the group. sum_over_ranks is in
+        ### labkit/parallel/shard.py; the group is ctx.group.
+        ### BEGIN SOLUTION shard.3
+        return sum_over_ranks(dy, ctx.group), None
+        ### END SOLUTION
+
+
+class SumOverRanks(torch.autograd.Function):
+    """Adds up what each rank has, so that all ranks have the sum. Its gradient is that of the sum.
+
+    Megatron's g: Shoeybi et al. 2019, arXiv 1909.08053, figure 3.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ### TODO shard.3 (2 minutes): Return the sum of every rank's x.
+        ### BEGIN SOLUTION shard.3
+        return sum_over_ranks(x, group)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        ### TODO shard.3 (3 minutes): dy is the gradient of the sum, and every rank has it. Return the
+        ### gradient of this rank's x, and None for the group.
+        ### BEGIN SOLUTION shard.3
+        return dy, None
+        ### END SOLUTION
+
+
+class ColumnParallelLinear(torch.nn.Module):
+    """A linear layer of which each rank computes some of the outputs.
+
+        hidden = gelu(ColumnParallelLinear(first)(x))   # (rows, width / N), of this rank
+        y = RowParallelLinear(second)(hidden)           # (rows, outputs), the same on all ranks
+
+    ``linear`` is an nn.Linear, the same on every rank of ``process_group`` (all ranks); its numbers
+    are taken from the first of them. ``weight`` (outputs / N, inputs) and ``bias`` are this rank's,
+    as torch.tensor_split cuts the outputs. The input is the same on all ranks.
+
+    Raises TypeError for anything but an nn.Linear, ValueError where ranks have different ones.
+    """
+
+    def __init__(self, linear: torch.nn.Linear, process_group: Any = None):
+        super().__init__()
+        self.group = process_group
+        check_linear(linear, self.group)
+        take_from_first_rank(linear, self.group)
+        rank, n_ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
+        ### TODO shard.3 (5 minutes): Set self.weight to a Parameter with a copy of this rank's part of
+        ### linear.weight, (outputs, inputs), and self.bias likewise; None where linear has none.
+        ### BEGIN SOLUTION shard.3
+        self.weight = torch.nn.Parameter(linear.weight.detach().tensor_split(n_ranks)[rank].clone())
+        self.bias = None
+        if linear.bias is not None:
+            self.bias = torch.nn.Parameter(linear.bias.detach().tensor_split(n_ranks)[rank].clone())
+        ### END SOLUTION
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return this rank's outputs: of (…, inputs) the (…, outputs / N)."""
+        ### TODO shard.3 (3 minutes): Compute this rank's outputs, so that x gets its whole gradient.
+        ### BEGIN SOLUTION shard.3
+        return torch.nn.functional.linear(CopyToRanks.apply(x, self.group), self.weight, self.bias)
+        ### END SOLUTION
+
+
+class RowParallelLinear(torch.nn.Module):
+    """A linear layer of which each rank has some of the inputs, as a ColumnParallelLinear gives them.
+
+    ``weight`` is (outputs, inputs / N), this rank's, as torch.tensor_split cuts the inputs; ``bias``
+    is whole, the same on all ranks. Arguments and errors are those of :class:`ColumnParallelLinear`.
+    """
+
+    def __init__(self, linear: torch.nn.Linear, process_group: Any = None):
+        super().__init__()
+        self.group = process_group
+        check_linear(linear, self.group)
+        take_from_first_rank(linear, self.group)
+        rank, n_ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
+        ### TODO shard.3 (5 minutes): Set self.weight and self.bias. Which part of the weight do this
+        ### rank's inputs need?
+        ### BEGIN SOLUTION shard.3
+        self.weight = torch.nn.Parameter(linear.weight.detach().tensor_split(n_ranks, dim=1)[rank].clone())
+        self.bias = None if linear.bias is None else torch.nn.Parameter(linear.bias.detach().clone())
+        ### END SOLUTION
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return all outputs, the same on all ranks: of (…, inputs / N) the (…, outputs)."""
+        ### TODO shard.3 (5 minutes): Put together what the ranks have of each output. The bias counts
+        ### once.
+        ### BEGIN SOLUTION shard.3
+        y = SumOverRanks.apply(torch.nn.functional.linear(x, self.weight), self.group)
+        return y if self.bias is None else y + self.bias
+        ### END SOLUTION

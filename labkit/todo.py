@@ -42,6 +42,7 @@ TASKS = {
     "pipe.5": "ScheduledPipeline.step",
     "shard.1": "ShardedOptimizer",
     "shard.2": "ShardedModel",
+    "shard.3": "ColumnParallelLinear, RowParallelLinear",
 }
 
 # By a guess's name, what returns that it is missing, or None. Asking for a guess adds it here.

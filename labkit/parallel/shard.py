@@ -71,3 +71,32 @@ def _refused(parameters: Sequence[torch.Tensor]) -> str:
         if not torch.ops.aten.is_non_overlapping_and_dense(parameter):
             return f"parameter {number} leaves gaps in memory (strides {parameter.stride()}): use its contiguous() copy"
     return ""
+
+
+# --- one matrix on several ranks ------------------------------------------------------------------
+
+
+def sum_over_ranks(tensor: torch.Tensor, group: Any = None) -> torch.Tensor:
+    """Return the sum over the ranks of ``group`` as a new tensor: an all_reduce, on all of them."""
+    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    with span("all_reduce", "comm", device=total.device, bytes=total.nbytes):
+        dist.all_reduce(total, group=group)
+    return total
+
+
+def check_linear(linear: Any, group: Any = None) -> None:
+    """Raise TypeError for anything but an nn.Linear, ValueError where ranks have different ones."""
+    if not isinstance(linear, torch.nn.Linear):
+        raise TypeError(f"expected an nn.Linear, whose matrix is to be shared out, and got {linear!r:.80}")
+    forms: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(forms, f"{linear!r} of {linear.weight.dtype}", group=group)
+    for rank, form in enumerate(forms):
+        if form != forms[0]:
+            raise ValueError(f"rank {rank} has {form} and rank 0 {forms[0]}: build the same layer on every rank")
+
+
+@torch.no_grad()
+def take_from_first_rank(linear: torch.nn.Linear, group: Any = None) -> None:
+    """Replace weight and bias by those of the first rank of ``group``."""
+    for parameter in linear.parameters():
+        dist.broadcast(parameter.data, group_src=0, group=group)

@@ -48,17 +48,6 @@ def test_each_bar_needs_what_it_starts_after_and_the_critical_path_ends_with_the
     assert panel.critical.tolist() == [0, 1, 5, 6]
 
 
-def test_a_row_for_buckets_that_wait_is_there_if_one_does():
-    rows = [[row.text for row in pass_panel(three(n), SECONDS).rows] for n in (1, 2)]
-    assert rows == [["backward", "all_reduce"], ["backward", "queued", "all_reduce"]]
-
-
-def test_without_communication_backward_alone_is_critical():
-    panel = pass_panel(three(world_size=1), SECONDS)
-    assert panel.critical.tolist() == [0, 1, 2]
-    assert "wait" not in set(panel.bars["name"])
-
-
 def test_every_bar_is_explained():
     panel = pass_panel(three(), SECONDS)
     said = [panel.explain(bar) for bar in range(len(panel.bars))]
