@@ -18,7 +18,6 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))
 from class_of_students import CRASHES, ENDLESS, Student, hand_in, students
 
 from labkit import cli

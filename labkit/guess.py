@@ -19,7 +19,7 @@ from labkit.base.notebook import display, in_notebook, static
 from labkit.base.units import size_of
 from labkit.base.words import fields_of, words
 from labkit.draw.figures import show
-from labkit.guesses.calibration import all_guesses, calibration, draw_calibration, said_of_calibration, terms_left_out
+from labkit.guesses.calibration import all_guesses, calibration, draw_calibration, said_of_calibration
 from labkit.guesses.question import Question
 from labkit.guesses.reader import Card, Guess
 from labkit.stats import Interval, interval
@@ -33,7 +33,6 @@ __all__ = [
     "reveal",
     "said_of_calibration",
     "show",
-    "terms_left_out",
 ]
 
 

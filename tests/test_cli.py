@@ -28,6 +28,12 @@ def test_help_lists_the_commands(monkeypatch, capsys):
         assert f"\n    {command} " in printed
 
 
+def test_labkit_alone_says_that_a_command_is_missing_and_ends_with_2(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([])
+    assert stop.value.code == 2 and "required: COMMAND" in capsys.readouterr().err
+
+
 @pytest.fixture
 def judged(monkeypatch):
     """The calls of ``check``, which finds dp.3 wrong and all others right."""
@@ -45,7 +51,7 @@ def judged(monkeypatch):
     ("arguments", "status", "tasks", "hint", "said"),
     [
         (["dp.3", "dp.1"], 1, ["dp.3", "dp.1"], None, "it does not"),
-        ([], 1, [*TASKS], None, "pipe.5 is right"),
+        ([], 1, [*TASKS], None, "shard.3 is right"),
         (["dp.1", "--hint", "2"], 0, ["dp.1"], 2, "dp.1 is right"),
     ],
 )

@@ -25,9 +25,9 @@ def commands(*pages) -> list[list[str]]:
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
-ANSWERS = {"schedules": [task("pipe.5")]}  # what a page's Python calls of the reader's own
+MARKS = {"schedules": task("pipe.5"), "training": pytest.mark.slow}  # one calls the reader's own, one trains
 WITH_PYTHON = [
-    pytest.param(page, id=page.stem, marks=ANSWERS.get(page.stem, [])) for page in PAGES if blocks(page, "python")
+    pytest.param(page, id=page.stem, marks=MARKS.get(page.stem, [])) for page in PAGES if blocks(page, "python")
 ]
 
 

@@ -149,22 +149,6 @@ def test_preparing_again_and_placing_again_end_the_threads_of_before():
     assert len(prepare_pipeline_parallel(gpt2, 2).transformer.h.pipe.partitions) == 3
 
 
-def test_a_copy_has_weights_and_threads_of_its_own_and_a_state_dict_fits_all():
-    gpt2 = pipeline_parallel(2)
-    alike = copy.deepcopy(gpt2)
-    assert alike.lm_head.weight is alike.transformer.wte.weight
-    gpt2.transformer.h.pipe.close()
-    for parameter in gpt2.parameters():
-        torch.nn.init.zeros_(parameter)
-    check_equal(loss_and_gradients(alike), loss_and_gradients(single()))
-    alike.load_state_dict(gpt2.state_dict())
-    assert not any(parameter.any() for parameter in alike.parameters())
-    alike.load_state_dict(single().state_dict())
-    check_equal(loss_and_gradients(alike), loss_and_gradients(single()))
-    names = [[name for name, _ in model.named_parameters()] for model in (alike, model_parallel())]
-    assert names[0] == names[1]
-
-
 @pytest.mark.parametrize(
     ("make", "split_size", "error", "message"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import io
 import itertools
 import pickle
 import signal
@@ -26,7 +25,6 @@ from labkit.parallel import worker
 from labkit.pipe import Pipe, WithDevice, clock_cycles, split_module
 
 SECONDS = 20.0  # more than anything here takes; waiting that long is a failure
-split_task = task("pipe.1")
 pipe_task = task("pipe.1", "pipe.2", "pipe.3")
 made_task = task("pipe.1")  # a Pipe can be made, if not run
 
@@ -93,9 +91,7 @@ REFUSED = [
     (lambda: Pipe(nn.Sequential(layers(2))), ValueError, "module '0', .* has parameters or buffers on cpu:0 and cpu:1"),
     (lambda: Pipe(placed(on_meta())), ValueError, "a Linear, is on meta, but its WithDevice says cpu:0"),
     (lambda: Pipe(layers(), 0), ValueError, "^split_size is 0, expected"),
-    (lambda: Pipe(layers(), None), TypeError, "^split_size is None, expected"),
     (lambda: clock_cycles(0, 1), ValueError, "^num_batches is 0, expected a whole number, 1 or more"),
-    (lambda: clock_cycles(1, True), TypeError, "^num_partitions is True, expected"),
     (lambda: WithDevice("cpu:0", nn.Linear(1, 1)), TypeError, "module is a str, expected an nn"),
 ]
 if not torch.cuda.is_available():
@@ -136,15 +132,6 @@ def test_a_closed_pipe_says_so():
 
 
 # --- what becomes of a module ---------------------------------------------------------------------
-
-
-@split_task
-def test_a_module_that_stands_there_twice_stays_twice():
-    twice = nn.ReLU()
-    first, last = placed(nn.Linear(2, 2), nn.Linear(2, 2))
-    partitions, _ = split_module(nn.Sequential(first, twice, last, twice))
-    assert [list(partition._modules) for partition in partitions] == [["0", "1"], ["2", "3"]]
-    assert partitions[0][1] is partitions[1][1] is twice
 
 
 def test_with_device_is_its_module_with_a_device_and_moves_it_to_a_real_one():
@@ -257,14 +244,8 @@ def pickled(piped: Pipe) -> Pipe:
     return pickle.loads(pickle.dumps(piped))
 
 
-def saved(piped: Pipe) -> Pipe:
-    file = io.BytesIO()
-    torch.save(piped, file)
-    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
-
-
 @pipe_task
-@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, pickled, saved])
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, pickled])
 def test_a_copy_has_threads_of_its_own_and_a_copy_of_a_closed_one_is_closed(copied):
     with Pipe(layers(), 2) as piped:
         other = copied(piped)

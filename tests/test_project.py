@@ -82,6 +82,9 @@ LIGHT = {
     "torch pandas matplotlib labkit.launch labkit.dp": ["check", "check.dp_8"],
     "torch numpy sklearn datasets": ["data"],
     "torch nbconvert bleach": ["course.report"],
+    "torch transformers datasets": ["models"],
+    "transformers": ["pipe"],
+    "torch numpy pandas matplotlib labkit.cost": ["ranks.rank_process", "ranks.fork_server"],  # as every rank begins
 }
 
 

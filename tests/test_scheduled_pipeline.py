@@ -17,7 +17,6 @@ from scheduled_runs import (
     in_one_process,
     model,
     mse,
-    outsider,
     pipeline,
     train,
     train_and_evaluate,
@@ -135,13 +134,6 @@ def test_two_pipelines_side_by_side_train_as_one_process_on_the_whole_batch(rank
     for rank, (_, found) in enumerate(values):
         assert set(found) == {rank % 2}
         torch.testing.assert_close(found[rank % 2], expected[rank % 2])
-
-
-def test_a_rank_that_is_not_in_the_process_group_is_told_so_and_the_others_go_on(ranks):
-    values = ranks(3).run(outsider).values
-    assert values[0] is None
-    torch.testing.assert_close(values[1], in_one_process("blocks", 2)[0])
-    assert values[2].startswith("rank 2 is not in the process_group that it was given")
 
 
 # --- the table ------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -25,13 +26,10 @@ def find_chromium() -> str | None:
 
 def _playwright_chromium() -> str | None:
     """Return the path of the browser that ``playwright install chromium`` has brought, if any."""
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        return None
-    with sync_playwright() as playwright:
-        path = playwright.chromium.executable_path
-    return path if os.path.exists(path) else None
+    default = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "ms-playwright"
+    folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or default)
+    programs = "chromium-*/chrome-*/chrome", "chromium-*/chrome-*/*.app/Contents/MacOS/*"
+    return next((str(path) for program in programs for path in folder.glob(program)), None)
 
 
 def print_to_pdf(html: bytes, folder: Path) -> bytes:

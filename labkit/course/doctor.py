@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
@@ -184,20 +183,14 @@ def _jupyter() -> Fact:
     try:
         versions = [f"{name} {importlib.metadata.version(name)}" for name in ("jupyterlab", "ipykernel", "ipywidgets")]
     except importlib.metadata.PackageNotFoundError as error:
-        return Fact(
-            "Jupyter", f"{error.name} is not installed", "run make setup, or pip install 'labkit[lab]'", is_fault=True
-        )
+        return Fact("Jupyter", f"no {error.name}", "run make setup, or pip install 'labkit[lab]'", is_fault=True)
     return Fact("Jupyter", ", ".join(versions))
 
 
 def _chromium() -> Fact:
-    """Look for the browser of tests and reports: playwright's own, or an installed one."""
-    default = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "ms-playwright"
-    folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or default)
-    installed = next((name for name in chromium.NAMES if shutil.which(name)), "")
-    installed = "playwright's" if any(folder.glob("chromium*")) else installed
+    found = chromium.find_chromium()
     advice = "only browser tests and a report's PDF need it: python -m playwright install chromium"
-    return Fact("Chromium", installed or "not found", "" if installed else advice)
+    return Fact("Chromium", found or "not found", "" if found else advice)
 
 
 # --- hardware and network -------------------------------------------------------------------------

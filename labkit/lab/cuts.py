@@ -13,8 +13,7 @@ from torch import nn
 
 from labkit.base.measurement_html import as_html
 from labkit.launch import Run, device, launch
-from labkit.simulate import explain_gap, makespan, median_step
-from labkit.stats import numbered
+from labkit.simulate import explain_gap, makespan, median_step, steps_of
 from labkit.stats.repeated_times import RepeatedTimes
 from labkit.trace import barrier, span
 
@@ -94,8 +93,7 @@ class CutsInTurns:
 
     @functools.cached_property
     def _steps(self) -> dict[int, list[pd.DataFrame]]:
-        events = numbered(self.run.events, ["forward"])
-        steps = [step for _, step in events[events["name"] == "forward"].groupby("step")]
+        steps = steps_of(self.run.events, within="step")
         return {cut: steps[place :: len(self.cuts)][1:] for place, cut in enumerate(self.cuts)}
 
     @functools.cached_property

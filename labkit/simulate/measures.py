@@ -14,6 +14,7 @@ from pandas.api.types import is_numeric_dtype
 
 from labkit.base.formats import MeasuredTable
 from labkit.schedule import EVENT_NAMES
+from labkit.stats import numbered
 
 
 def check_events(events: pd.DataFrame, what: str, columns: Sequence[str]) -> pd.DataFrame:
@@ -143,27 +144,19 @@ def by_stage(events: pd.DataFrame) -> pd.DataFrame:
 def steps_of(events: pd.DataFrame, within: str | None = None) -> list[pd.DataFrame]:
     """Return the ops of each step as a table of its own, in the order in which the steps began.
 
-    A step is a value of the column ``step``; or with ``within``, the n-th span of that name on each
-    rank: its ops are those that began in it, such as where stages are threads and have no step
-    number. Rows that are not ops of a pipeline are left out.
+    A step is a value of the column ``step``; or with ``within``, a span of that name on each rank:
+    its ops are those that began in it (:func:`labkit.stats.numbered`), such as where stages are
+    threads and have no step number. Rows that are not ops of a pipeline are left out.
 
     Raises ValueError for a table without the ops of a pipeline, or without spans of that name.
     """
-    ops = op_rows(events)
-    if within is None:
-        return [step for _, step in ops.groupby("step")]
-    spans = events[events["name"] == within].sort_values("start_s", kind="stable")
-    steps = []
-    for _, turn in spans.groupby(spans.groupby("rank").cumcount()):  # the n-th span of each rank
-        inside = np.zeros(len(ops), dtype=bool)
-        for rank, start, end in zip(turn["rank"], turn["start_s"], turn["end_s"], strict=True):
-            inside |= ((ops["rank"] == rank) & ops["start_s"].between(start, end)).to_numpy()
-        steps.append(ops[inside])
-    if not any(map(len, steps)):
+    ops = op_rows(events if within is None else numbered(events, EVENT_NAMES.values(), within))
+    steps = [step for _, step in ops.groupby("step")]
+    if within is not None and not steps:
         raise ValueError(
             f"events has no op within a span named {within!r}; the names are {', '.join(set(events['name']))}"
         )
-    return [step for step in steps if len(step)]
+    return steps
 
 
 def median_step(steps: Sequence[pd.DataFrame]) -> pd.DataFrame:

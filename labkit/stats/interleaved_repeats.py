@@ -73,15 +73,19 @@ def numbered(events: pd.DataFrame, names: Iterable[str], whole: str = "step") ->
     """Return the events in which the spans of these names have the number of their step.
 
     That is the number of the span named ``whole`` of their rank that they begin in, a loop's span
-    around a step that does not know its number. Those spans are left out.
+    around a step that does not know its number: its own, or else its place among the rank's. What
+    begins in no such span has no step. Those spans are left out.
     """
-    events = events.copy()
-    for _, own in events.groupby("rank"):
-        steps = own[own["name"] == whole].sort_values("start_s")
-        parts = own[own["name"].isin(list(names))]
+    events = events.reset_index(drop=True)
+    is_part, is_whole = events["name"].isin(list(names)), events["name"] == whole
+    events.loc[is_part, "step"] = None
+    for rank, steps in events[is_whole].sort_values("start_s", kind="stable").groupby("rank"):
+        parts = events[is_part & (events["rank"] == rank)]
         places = steps["start_s"].searchsorted(parts["start_s"], side="right") - 1
-        events.loc[parts.index, "step"] = steps["step"].to_numpy()[places]
-    return events[events["name"] != whole]
+        inside = (places >= 0) & (parts["start_s"].to_numpy() <= steps["end_s"].to_numpy()[places])
+        numbers = steps["step"].where(steps["step"].notna(), list(range(len(steps)))).to_numpy()
+        events.loc[parts.index[inside], "step"] = numbers[places[inside]]
+    return events[~is_whole]
 
 
 def one_step(events: pd.DataFrame, step: int, names: Iterable[str] | None = None, rank: int = 0) -> pd.DataFrame:

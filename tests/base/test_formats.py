@@ -102,34 +102,6 @@ def test_the_note_under_a_picture_has_the_given_words_first_and_names_each_emula
     assert emulated(slow, note=SAID) == SAID  # the caller has said it already
 
 
-# --- HTML: a number in a style --------------------------------------------------------------------
-
-
-def test_html_has_the_number_alone_with_a_tooltip_and_the_rest_as_it_was():
-    html = as_html("took [~    0.034 s], loss [≈ 0.7627], a < b")
-    measured_span, loss_span = re.findall(r"<span class=\"(\S+)\" title=\"(.+?)\" style=\"[^\"]*\">(.*?)</span>", html)
-    assert measured_span == ("labkit-measured", "measured on this machine", "0.034 s")
-    assert loss_span == ("labkit-device", "depends a little on the kind of device", "0.7627")
-    assert outside_styles(html) == "took , loss , a &lt; b"
-
-
-STRINGS = {
-    "short": [{"way": "ring", "took": measured(0.5, "s"), "loss": loss(0.5)}, {"way": "a", "took": "", "loss": None}],
-    "wide": [{f"a long name of column {i}": measured(i + 0.5, "s") for i in range(8)}],
-    "many rows": [{"row": f"row {i}", "took": measured(0.5)} for i in range(100)],
-    "mixed": [{"way": "ring", "n": 3}, {"way": 7, "n": "–"}, {"way": [1, 2], "n": None}],
-    "counts": [{"rank": 0, "took": measured(0.5)}, {"rank": 1, "took": measured(1.5)}],
-}
-
-
-@pytest.mark.parametrize("rows", STRINGS.values(), ids=STRINGS.keys())
-def test_a_table_of_formatted_strings_is_that_of_pandas_as_text_and_styled_in_html(rows):
-    shown = MeasuredTable(rows)
-    assert repr(shown) == repr(pd.DataFrame(rows))
-    assert shown._repr_html_().count("labkit-measured") == pd.DataFrame(rows)._repr_html_().count("[~") or rows[60:]
-    assert "[~" not in shown._repr_html_() and "[≈" not in shown._repr_html_()
-
-
 # --- lines ----------------------------------------------------------------------------------------
 
 

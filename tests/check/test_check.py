@@ -3,8 +3,6 @@ test_answers for wrong ones."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import itertools
 import os
 import pickle
@@ -276,15 +274,6 @@ def test_an_answer_that_is_right_only_where_check_calls_it_is_not_right(answer):
     answer(LOOKS_WHO_CALLS)
     (finding,) = check("dp.4").findings
     assert "is still that of the rank's own shard" in finding
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_no_method_of_a_case_says_that_it_stands_in_check(task):
-    module = importlib.import_module(f"labkit.check.{task.replace('.', '_')}")
-    for test in module.TASK.checks:
-        methods = inspect.getmembers(observer.typed(test.cases[0]), inspect.ismethod)
-        own = [method for _, method in methods if "check" in inspect.unwrap(method).__code__.co_filename]
-        assert methods and not own
 
 
 # --- what a finding says of an exception ----------------------------------------------------------

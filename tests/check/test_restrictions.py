@@ -110,19 +110,6 @@ def test_what_only_looks_like_it_is_no_finding(what):
     assert found(IN_A_FUNCTION + CLEAN[what], "11-868") == []
 
 
-ESCAPES = {  # docs/instructor.md says so
-    "a name that is put together": "getattr(torch.nn, 'Data' + 'Parallel')",
-    "an entry of a module's dict": "vars(torch.nn)['DataParallel']",
-    "an object's class": "type(model).__mro__",
-    "a star import of what holds it": "from torch.nn import *; DataParallel(model)",
-}
-
-
-@pytest.mark.parametrize("how", ESCAPES)
-def test_what_no_single_name_shows_escapes(how):
-    assert found(f"{HEAD}{ESCAPES[how]}\n") == []
-
-
 @pytest.mark.parametrize(
     "source", ["def average_gradients(:", "\0", "x = " + "(" * 5000 + ")" * 5000, "a" + ".a" * 5000]
 )

@@ -24,7 +24,7 @@ COMPARED_WITH_NOTHING = {
     "01_shards": {"own_shard", "steps", "accuracy"},  # three ranks, and positions in a list
     "05_gradient_sync": {"five_steps"},  # four ranks with each other
     "08_clock_cycles": {"time_recomputation"},  # what recomputing costs one rank
-    "09_pipe": {"do_twice", "watch_queues"},  # threads of one rank, on the CPU
+    "09_pipe": {"watch_queues"},  # threads of one rank, on the CPU
 }
 
 
@@ -106,22 +106,23 @@ def test_compared_launches_share_one_backend(path, gpus, monkeypatch):
         assert len(by_backend) == 1, (group, dict(by_backend))
 
 
+COLLECTIVE = re.compile(r"dist\.(all_reduce|broadcast|all_gather|reduce|send|recv|isend)\(|average_gradients\(")
+MADE = re.compile(r"gpt2\(|torch\.(zeros|ones|full|tensor|arange|randn)\(")
+ON_THE_CPU = {"add_up", "by_hand"}  # the first examples of all, and one on gloo
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_a_cells_function_makes_and_sends_is_on_its_ranks_device(path):
+    """In an NCCL launch tensors on the CPU go over gloo, and a time says nothing of the GPU."""
+    for cell in cells(path):
+        for function in (node for node in ast.walk(cell) if isinstance(node, ast.FunctionDef)):
+            source = ast.unparse(function)
+            if COLLECTIVE.search(source) and MADE.search(source) and function.name not in ON_THE_CPU:
+                assert "device()" in source, function.name
+
+
 def test_the_launches_of_all_notebooks_are_found_and_those_named_above_among_them():
     found = {path.stem: [launched.function for launched in launches(path)] for path in NOTEBOOKS}
     assert sum(map(len, found.values())) > 20
     for name, functions in COMPARED_WITH_NOTHING.items():
         assert functions <= set(found[name])
-
-
-def sleeping(path) -> set[str]:
-    """The functions of a notebook that sleep, or train emulated stages."""
-    functions = [node for cell in cells(path) for node in ast.walk(cell) if isinstance(node, ast.FunctionDef)]
-    return {node.name for node in functions if re.search(r"sleep\(|EmulatedStage\(", ast.unparse(node))}
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_function_that_sleeps_is_launched_over_gloo_or_a_link(path):
-    """Over NCCL receiving blocks the stream and not the rank: a sleep would not wait for it."""
-    for launched in launches(path):
-        if launched.function in sleeping(path):
-            assert launched.options.get("backend") == "gloo" or launched.options["link"], launched

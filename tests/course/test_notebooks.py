@@ -100,43 +100,17 @@ def test_every_cell_of_a_notebook_reproduces_its_stored_output(name):
 # --- the rules ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("path", "n_rules"), [(CPU_RULES, 2), (GPU_RULES, 4)])
-def test_nbval_loads_every_rule_of_the_file_as_it_would_not_one_that_replaces_by_nothing(path, n_rules):
-    text = path.read_text(encoding="ascii")
-    assert len(get_sanitize_patterns(text)) == n_rules == text.count("\nregex:") == text.count("\nreplace:")
-    assert get_sanitize_patterns("regex: a\nreplace:\n") == []
-
-
 def sanitized(text: str, path: Path) -> str:
     for pattern, replacement in get_sanitize_patterns(path.read_text()):
         text = re.sub(pattern, replacement, text)
     return text
 
 
-MEASURED = ["[~    0.034 s]", "[~ gloo on CPU     ]", "[~&nbsp;&nbsp;&nbsp; 0.5]", "[~\u00a01]"]
-MEASURED += ["[~ &lt;2 &amp; 3]", as_html("[~ <7> & 8]")]
-DEVICE = ["[≈ 0.7627]", "[&asymp; 0.76]", "[&#8776; 0.76]", "[&#x2248; 0.76]", json.dumps("[≈ 0.76]")[1:-1]]
-COMPARED = ["1.5 s", "[1.5]", "~ 1.5", "[~1.5]", "[~ 1.5\n]", "[~ 1.5", "(~ 1.5)", "≈ 0.76", "[≈0.76]"]
-COMPARED += ["<span>1.5</span>", '<span class="other">1</span>', '<span class="labkit-measured">1\n</span>']
-RULES = {  # what is left of each text, without a GPU and with one
-    **{text: ("[measured]", "[measured]") for text in MEASURED},
-    **{text: (text, "[device]") for text in DEVICE},
-    **{text: (text, text) for text in COMPARED},
-}
-
-
-@pytest.mark.parametrize("text", RULES)
-def test_measurements_are_hidden_and_device_arithmetic_only_where_there_is_a_gpu(text):
-    for rules, left in zip((CPU_RULES, GPU_RULES), RULES[text], strict=True):
-        assert sanitized(f"a {text} b", rules) == f"a {left} b"
-
-
-def test_a_rule_ends_with_its_bracket_its_element_and_its_line():
-    row = as_html("1 [~ 2 s] 3 [≈ 4.5] 6 [~ <7> & [≈ 8]")
-    assert sanitized(row, CPU_RULES) == f"1 [measured] 3 {as_html('[≈ 4.5]')} 6 [~ &lt;7&gt; &amp; {as_html('[≈ 8]')}"
-    assert sanitized(as_html("1 [~ 2 s] 3 [≈ 4.5] 6"), GPU_RULES) == "1 [measured] 3 [device] 6"
-    text = "[~ 1] 2 [~ 3] 4\n[~ 5\n6 [≈ 7] 8] [9 [~ 10]]"
-    assert sanitized(text, GPU_RULES) == "[measured] 2 [measured] 4\n[~ 5\n6 [device] 8] [9 [measured]]"
+@pytest.mark.parametrize(("rules", "device"), [(CPU_RULES, "[≈ 4.5]"), (GPU_RULES, "[device]")])
+def test_measurements_are_hidden_up_to_their_bracket_and_device_arithmetic_only_where_there_is_a_gpu(rules, device):
+    text = "1 [~ 2 s] 3 [~&nbsp;&lt;4&gt;] [≈ 4.5] [~1.5] (~ 1.5)\n[~ 5\n6]"
+    assert sanitized(text, rules) == f"1 [measured] 3 [measured] {device} [~1.5] (~ 1.5)\n[~ 5\n6]"
+    assert sanitized(as_html("1 [~ 2 s] 3"), rules) == "1 [measured] 3"
 
 
 # --- execution and tampering, on a small notebook -------------------------------------------------
@@ -279,29 +253,18 @@ LACKS, PATH = "the first code cell lacks %load_ext autoreload and", "path of thi
 WRONG = {
     "no question": (lambda n: change(n, "# How many ranks?", source="# Ranks"), "asks no question"),
     "no autoreload": (lambda n: change(n, AUTORELOAD, source="%load_ext autoreload"), LACKS),
-    "autoreload later": (lambda n: n.cells.append(n.cells.pop(1)), LACKS),
     "too many cells": (lambda n: add_cells(n, 20), "26 code cells, at most 25"),
-    "too many cells further on": (lambda n: add_further(n, 11), '11 code cells under "Going further", at most 10'),
-    "another heading": (lambda n: add_further(n, 20, "### Going further"), "26 code cells, at most 25"),
     "a long cell": (lambda n: add_cells(n, 1, "\n".join(["pass"] * 13)), "code cell 7: 13 lines, at most 12"),
     "long cells": (lambda n: add_cells(n, 8, "\n".join(["pass"] * 7)), "median code cell has 7 lines"),
     "no alt text": (lambda n: show(n, "iVBORw0KGgo=", "image/png", "picture"), "without alt text"),
-    "blank alt text": (lambda n: n.cells[5].outputs[0].metadata["image/png"].update(alt=" "), "without alt text"),
     "widget state": (lambda n: n.metadata.update(widgets={"state": {}}), "metadata.widgets"),
     "an error": (lambda n: change(n, "1 / 0", metadata={}), "a stored ZeroDivisionError without the tag"),
     "not executed": (lambda n: change(n, "print(1)", execution_count=None), "code cell 3: was not executed"),
     "looks away": (lambda n: change(n, "print(1)", source="# NBVAL_IGNORE_OUTPUT\nprint(1)"), "not to be compared"),
-    "looks away by tag": (lambda n: change(n, "print(1)", metadata={"tags": ["nbval-skip"]}), "not to be compared"),
     "home": (lambda n: show(n, "in /home/ada/lab/x.py"), f"{PATH}/plain"),
-    "project": (lambda n: show(n, f"{PROJECT}/labkit", "text/html"), f"{PATH}/html"),
-    "temporary": (lambda n: show(n, '"/tmp/abc"'), PATH),
-    "home on Windows": (lambda n: show(n, r"C:\Users\ada"), PATH),
     "in a traceback": (lambda n: n.cells[6].outputs[0].update(traceback=["File /root/x.py"]), "machine in its traceb"),
     "JSON": (lambda n: show(n, {"a": 1}, "application/json"), "cannot hide"),
     "random ids": (lambda n: n.cells[0].update(id="12ab34cd"), "normal form"),
-    "timestamps": (lambda n: n.cells[2].metadata.update(execution={"iopub.status.busy": "2025"}), "normal form"),
-    "another kernel": (lambda n: n.metadata.kernelspec.update(name="my-env"), "normal form"),
-    "counts with gaps": (lambda n: change(n, "print(2)", execution_count=40), "normal form"),
 }
 
 
@@ -312,23 +275,11 @@ def test_a_wrong_notebook_is_rejected_with_its_fault(spoil, breach):
     assert breach in "\n".join(machinery.breaches(notebook))
 
 
-def more_cells(notebook):
+def test_a_second_helping_is_counted_apart_and_paths_that_say_nothing_about_anyone_break_nothing():
+    notebook = good_notebook()
     add_cells(notebook, 19)
     add_further(notebook, 10)
-
-
-GOOD = {
-    "as it is": lambda n: None,
-    "a second helping is counted apart from the thread": more_cells,
-    "an address": lambda n: show(n, "https://example.org/home/ada notebooks/home/x"),
-    "paths that say nothing about anyone": lambda n: show(n, "/usr/bin/chromium ./tmp/x"),
-}
-
-
-@pytest.mark.parametrize("change_it", GOOD.values(), ids=GOOD)
-def test_a_good_notebook_breaks_nothing(change_it):
-    notebook = good_notebook()
-    change_it(notebook)
+    show(notebook, "https://example.org/home/ada notebooks/home/x /usr/bin/chromium ./tmp/x")
     assert machinery.breaches(notebook) == []
 
 
@@ -340,15 +291,6 @@ def test_the_contract_command_names_notebook_and_breach(tmp_path, capsys):
     assert machinery.main(["contract", str(tmp_path / "good.ipynb")]) == 0
     assert machinery.main(["contract", str(tmp_path / "good.ipynb"), str(tmp_path / "bad.ipynb")]) == 1
     assert capsys.readouterr().err.startswith("bad.ipynb: metadata.widgets")
-
-
-def test_a_new_cell_changes_no_other_cells_id():
-    before = good_notebook()
-    ids = [cell.id for cell in before.cells]
-    before.cells[2:2] = [new_code_cell("new", execution_count=1) for _ in range(3)]
-    after = [cell.id for cell in machinery.normalised(before).cells]
-    assert after[:2] + after[5:] == ids
-    assert len(set(after)) == len(after)  # cells with the same text have ids of their own
 
 
 def test_tracebacks_and_stderr_are_stored_without_paths_of_this_machine(monkeypatch):

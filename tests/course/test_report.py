@@ -161,20 +161,16 @@ def test_two_notebooks_of_one_number_are_both_named_and_the_whole_name_tells_the
     assert {path.name for path in (folder / "runs").iterdir()} == {"report-03.html", "report-03b.html"}
 
 
-@pytest.mark.parametrize("content", ["", '{"cells": 1, "nbformat": 4}', "\udcff"])
+@pytest.mark.parametrize("content", [b'{"cells": 1, "nbformat": 4}', b"\xff"])
 def test_a_file_that_is_not_a_notebook_is_refused(lab, capsys, content):
     folder = lab(good_cells())
-    (folder / "notebooks/03_sync.ipynb").write_bytes(content.encode(errors="surrogateescape"))
+    (folder / "notebooks/03_sync.ipynb").write_bytes(content)
     assert cli.main(["report", "03"]) == 2
     assert "03_sync.ipynb cannot be read as a notebook" in capsys.readouterr().err
 
 
-def test_outside_a_lab_and_where_no_folder_can_be_made_the_command_says_so(lab, monkeypatch, capsys):
-    folder = lab(good_cells())
-    (folder / "taken").write_text("")
-    assert cli.main(["report", "03", "--no-pdf", "--out", "taken"]) == 2
-    assert "taken" in capsys.readouterr().err
-    shutil.rmtree(folder / "notebooks")
+def test_outside_a_lab_the_command_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     assert cli.main(["report", "03"]) == 2
     assert "go to the lab's folder" in capsys.readouterr().err
 

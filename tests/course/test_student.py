@@ -146,15 +146,11 @@ TODO = "    ### TODO dp.1 (2 minutes): Give twice x.\n    ### Any way will do.\n
 BEGIN, END = "### BEGIN SOLUTION dp.1", "### END SOLUTION"
 BAD = {  # a change to SOURCE, and what is said of it
     "never ends": (f"    {END}\n", "", "line 10: a solution begins and never ends"),
-    "ends without beginning": (f"    {BEGIN}\n", "", "line 14: a solution ends, but none has begun"),
     "begins twice": (END, BEGIN, "line 15: .*has not ended"),
     "an unknown task": (BEGIN, "### BEGIN SOLUTION dp.99", "line 10: task 'dp.99' is unknown"),
-    "a misspelt begin": (BEGIN, "## Begin solution dp.1", "line 10: .* is not a marker"),
     "nothing says what to do": (TODO, "", "what to do is missing"),
-    "what to do is another task's": ("### TODO dp.1", "### TODO dp.2", "Write '### TODO dp.1"),
     "nothing between the markers": ("    y = x + x\n\n    return y\n", "", "line 10: nothing stands between"),
     "a student edition already": (SOURCE, STUDENT, "is it a student edition already"),
-    "TodoError is not known": ("from labkit.todo import TodoError", "", "add 'from labkit.todo import TodoError'"),
 }
 
 
@@ -223,7 +219,8 @@ def real_edition(tmp_path_factory):
 
 
 MIN_LETTERS = 30  # of what is long enough to be a solution's, and nobody else's
-IDIOMS = {("x,x=x.get_rank(),x.get_world_size()",)}  # a line with which any rank may begin
+OBJECTS = "x:list[x]=[None]*x.get_world_size()"  # what all_gather_object fills
+IDIOMS = {("x,x=x.get_rank(),x.get_world_size()",), (OBJECTS,), (OBJECTS, "x.all_gather_object(x,x)")}
 
 
 def normalised(lines: Sequence[str]) -> list[str]:

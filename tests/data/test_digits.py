@@ -1,17 +1,17 @@
 """The digits are scikit-learn's, each in one split, or MNIST's as its own folder has them."""
 
-import datasets
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits
 
 from labkit import data
 
 
 def write_pictures(folder, split="test", numbers=(7, 0), sides=(28, 28)):
     """Write a white square for each number, as bright as that, in the form of ylecun/mnist."""
+    import datasets
+
     folder.mkdir()
     images = [
         Image.fromarray(np.full((side, side), 25 * number, dtype=np.uint8))
@@ -23,6 +23,8 @@ def write_pictures(folder, split="test", numbers=(7, 0), sides=(28, 28)):
 
 
 def test_the_shipped_digits_are_all_of_scikit_learns_each_in_one_split(capsys):
+    from sklearn.datasets import load_digits  # a second, here alone
+
     train, test = (data.digits(split, "shipped") for split in ("train", "test"))
     assert (len(train), len(test)) == (1500, 297)
     images = torch.cat([train.images, test.images])

@@ -9,7 +9,6 @@ import threading
 from collections import Counter
 from functools import partial
 
-import datasets
 import pytest
 
 from labkit import data
@@ -106,6 +105,8 @@ HUB = [
 
 @pytest.mark.parametrize(("read", "rows", "source", "name"), HUB, ids=["translation", "its other", "rte", "by name"])
 def test_a_name_on_the_hub_goes_straight_to_datasets(read, rows, source, name, tmp_path, monkeypatch, capsys):
+    import datasets
+
     real, asked = datasets.load_dataset, []
     write(tmp_path / "hub", {"train.jsonl": text(*map(json.dumps, rows))})
 
@@ -155,6 +156,8 @@ def test_a_hub_that_answers_is_reachable_unless_offline_is_asked_for(monkeypatch
 
 def test_sentence_pairs_may_be_parquet_of_dictionaries_and_an_empty_side_is_left_out(tmp_path, capsys):
     rows = [{"translation": row} for row in [*PAIRS, {"de": "Allein.", "en": " "}]]  # as iwslt14-de-en-preprocess
+    import datasets
+
     datasets.Dataset.from_list(rows).to_parquet(tmp_path / "validation-00000-of-00001.parquet")
     assert data.translation("validation", tmp_path) == PAIRS
     assert "1 of 3 pairs have an empty side: left out" in capsys.readouterr().out

@@ -30,8 +30,6 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 ACCELERATE_LAUNCH = ["-m", "accelerate.commands.launch", "--multi_gpu", "--main_process_port", "0", "--num_processes"]
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 LOCAL = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
-# What needs the reader's own average_gradients, and what does not.
-ON_RANKS = [pytest.param(rung, marks=task("dp.4")) if rung == BY_HAND else rung for rung in RUNGS[1:]]
 ROUNDING = 2e-4  # of losses with four digits after the point
 LINE = re.compile(r"epoch (\d+), step (\d+), loss (\d+\.\d{4})")
 
@@ -90,7 +88,9 @@ def test_what_torchrun_and_accelerate_start_has_the_losses_of_one_process(rung, 
     assert agree(losses(done.stdout), alone), done.stdout
 
 
-@pytest.mark.parametrize("rung", ON_RANKS)
+@pytest.mark.slow
+@task("dp.4")
+@pytest.mark.parametrize("rung", RUNGS[1:])
 def test_four_ranks_have_them_too(rung, alone):
     assert agree(on_ranks(EXAMPLES / f"{rung}.py", world_size=4), alone)
 
@@ -99,31 +99,6 @@ def test_one_process_learns_digits_in_three_epochs(alone):
     steps = [(epoch, step) for epoch in (1, 2, 3) for step in (7, 14, 21, 28)]  # 1797 rows are 28 batches of 64
     assert list(alone) == steps
     assert alone[1, 7] > 2 and max(alone[3, step] for step in (7, 14, 21, 28)) < 0.3  # log 10 is 2.3
-
-
-WRONG = {
-    "no averaging": (BY_HAND, "average_gradients(model)", "pass"),
-    "the same rows on all ranks": (BY_HAND, "rows[rank::world_size]", "rows[::world_size]"),
-    "the loss of one rank": (BY_HAND, "dist.all_reduce(loss)", "loss *= dist.get_world_size()"),
-    "no set_epoch": (CHECKPOINT, "sampler.set_epoch(epoch)", "pass"),
-    "accelerate's own order": (ACCELERATE, ", use_seedable_sampler=True, data_seed=SEED", ""),
-    "other parts of weights": (FSDP, "torch.manual_seed(SEED)", "torch.manual_seed(SEED + dist.get_rank())"),
-}
-
-
-@pytest.mark.slow
-@task("dp.4")
-@pytest.mark.parametrize(("rung", "right", "wrong"), WRONG.values(), ids=WRONG.keys())
-def test_a_rung_that_does_anything_else_has_other_losses(rung, right, wrong, alone, tmp_path):
-    assert not agree(on_ranks(edited(tmp_path, rung, right, wrong)), alone)
-
-
-def edited(folder: Path, rung: str, right: str, wrong: str) -> Path:
-    source = (EXAMPLES / f"{rung}.py").read_text()
-    assert source.count(right) == 1
-    path = folder / f"{rung}.py"
-    path.write_text(source.replace(right, wrong))
-    return path
 
 
 # --- a checkpoint ---------------------------------------------------------------------------------

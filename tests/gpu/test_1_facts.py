@@ -28,34 +28,6 @@ def test_one_rank_runs_on_nccl():
     assert (run.backend, run.devices, run.values) == ("nccl", ["cuda:0"], [(1.0, "cuda")])
 
 
-def collectives():
-    """all_reduce, broadcast, and a message around the ring, each checked against arithmetic."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    total = torch.full((1 << 20,), float(rank + 1), device=device())
-    dist.all_reduce(total)
-    sent = torch.full((5,), float(rank), device=device())
-    dist.broadcast(sent, src=world_size - 1)
-    received = torch.empty(3, device=device())
-    mine = torch.full((3,), float(rank), device=device())
-    ring = [
-        dist.P2POp(dist.isend, mine, (rank + 1) % world_size),
-        dist.P2POp(dist.irecv, received, (rank - 1) % world_size),
-    ]
-    for work in dist.batch_isend_irecv(ring):
-        work.wait()
-    return total.unique().tolist(), sent.unique().tolist(), received.unique().tolist()
-
-
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_several_nccl_ranks_share_one_gpu_and_compute_what_is_right(world_size):
-    run = launch(collectives, world_size=world_size, share_gpu=True, timeout_s=120)
-    assert run.backend == "nccl"
-    total = world_size * (world_size + 1) / 2
-    assert run.values == [([total], [world_size - 1.0], [float((rank - 1) % world_size)]) for rank in range(world_size)]
-    if world_size > torch.cuda.device_count():
-        assert "shared, for correctness only" in run.header
-
-
 def test_cuda_used_in_the_notebook_first_is_no_obstacle():
     assert torch.ones(3, device="cuda").sum().item() == 3
     assert launch(all_reduce, world_size=1).values == [(1.0, "cuda")]

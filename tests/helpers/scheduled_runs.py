@@ -12,7 +12,7 @@ from torch import nn
 
 from labkit.parallel.p2p import P2P
 from labkit.pipe import ScheduledPipeline
-from labkit.schedule import forward_only, one_f_one_b
+from labkit.schedule import forward_only
 
 ROWS, WIDTH = 11, 6
 mse = nn.functional.mse_loss
@@ -148,16 +148,6 @@ def train_two_by_two(schedule, rows):
     for i in mine:
         average_parameters((parameter.grad for parameter in modules[i].parameters()), down)  # takes any tensors
     return loss, {i: gradients(modules[i]) for i in mine}
-
-
-def outsider():
-    """Rank 2 of three makes a pipeline of the group of the other two, which can do without it."""
-    group, schedule = dist.new_group([0, 1]), one_f_one_b(2, 2)
-    try:
-        stage = model("blocks", 2)[max(dist.get_rank(group), 0)]
-        return ScheduledPipeline([stage], schedule, mse, group).step(*batch())
-    except ValueError as error:
-        return str(error)
 
 
 # --- point to point -------------------------------------------------------------------------------

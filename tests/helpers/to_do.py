@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from labkit.todo import missing
+
+missing = functools.cache(missing)  # many tests ask for the same tasks
 
 
 def task(*names: str) -> pytest.MarkDecorator:

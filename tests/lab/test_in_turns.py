@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from labkit.lab import collectives, cuts, overlap, sleeping_pipeline
+from labkit.lab import cuts, overlap
 from labkit.trace import span
 
 
@@ -52,29 +52,6 @@ def test_the_typical_step_is_one_of_its_way_and_has_its_all_reduce(trained):
     assert number % 2 == 1
 
 
-def double(tensor):
-    tensor *= 2
-
-
-def sum_up(tensor):
-    dist.all_reduce(tensor)
-
-
-def test_calls_take_turns_and_each_has_its_column_and_size():
-    times = collectives.in_turns({"double": double, 7: sum_up}, [16, 64], repeats=6, world_size=2)
-    assert [*times.columns] == ["double", 7] and len(times) == 6 and (times > 0).all(axis=None)
-
-
-def swap(mine):
-    return mine.flip(0) if dist.get_rank() == 0 else "–"
-
-
-def test_what_a_rank_holds_is_what_a_collective_returns_or_left_in_place():
-    held = collectives.held_after([swap, double], world_size=2)
-    assert held.loc["swap"].tolist() == ["[100, 10, 1]", "–"]
-    assert held.loc["double"].tolist() == ["[2, 20, 200]", "[4, 40, 400]"]
-
-
 def run_pipeline(stage, micro_batches):
     rank, sent = dist.get_rank(), []
     for i, x in enumerate(micro_batches):
@@ -96,13 +73,3 @@ def test_each_cut_has_a_time_a_round_and_a_typical_run_with_all_micro_batches_on
     typical = run.typical(2)
     assert sorted(zip(typical["rank"], typical.micro_batch, strict=True)) == [(r, i) for r in (0, 1) for i in range(3)]
     assert set(typical.step % 2) == {1}
-
-
-def test_sleeping_ranks_idle_at_least_as_long_as_the_formula_says():
-    (run,) = sleeping_pipeline.runs(run_pipeline, world_size=2, n_micro=4, times=1)
-    (all_four,), (first,) = sleeping_pipeline.bubbles([run], 4), sleeping_pipeline.bubbles([run], 1)
-    assert all_four >= 1 / 5 - 1e-9 and first >= 1 / 2 - 1e-9
-    sleep_s, clock_s = sleeping_pipeline.sleep_and_clock_s([run])
-    assert clock_s >= 0.99 * sleep_s >= 0.0099
-    assert sleeping_pipeline.first_below(0.3, {1: 0.5, 2: 0.25}) == 2
-    assert sleeping_pipeline.first_below(0.1, {1: 0.5, 2: 0.25}) == "none of 1 to 2"

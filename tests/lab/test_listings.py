@@ -13,20 +13,6 @@ from labkit.lab.listings import listing
 SOURCE = '''
 import functools
 
-def double(x: int,
-           times: int = 1) -> int:
-    """Return twice x.
-
-    Or more often.
-    """
-    y = x  # type: ignore[assignment]
-    ### TODO dp.1 (1 minute): Double it.
-    ### BEGIN SOLUTION dp.1
-    y = "### no marker" and 2 * x
-
-    return y  # right
-    ### END SOLUTION
-
 class Pipe:
     @functools.cache
     def forward(self):
@@ -65,17 +51,6 @@ def open_tasks(monkeypatch):
     monkeypatch.setattr(place, lambda task: f"TODO {task}: labkit/dp.py, line 42" if task == "dp.3" else None)
 
 
-def test_code_is_shown_with_its_signature_and_without_docstring_markers_and_what_is_for_tools(module):
-    assert repr(listing(module.double)).splitlines() == [
-        "def double(x: int,",
-        "           times: int = 1) -> int:",
-        "    y = x",
-        '    y = "### no marker" and 2 * x',
-        "",
-        "    return y  # right",
-    ]
-
-
 def test_code_is_shown_as_it_is_in_the_file_now_wherever_it_has_moved(module, tmp_path):
     (tmp_path / "student_file_to_list.py").write_text('"""A file."""\n' * 7 + SOURCE.replace("return 1", "return 2"))
     assert repr(listing(module.Pipe.forward)) == "@functools.cache\ndef forward(self):\n    return 2"
@@ -86,11 +61,3 @@ def test_of_tasks_that_are_to_do_only_the_place_is_shown_and_once_above_what_is_
     assert repr(found) == "TODO dp.3: labkit/dp.py, line 42"
     assert found._repr_mimebundle_()["text/markdown"] == as_html(repr(found))  # a link that opens the file
     assert repr(listing(module.to_do, module.given)) == f"{found!r}\n{listing(module.given)!r}"
-
-
-def test_a_notebook_gets_it_as_python_in_markdown(module):
-    code = 'def given():\n    return "given"'
-    bundle = listing(module.given)._repr_mimebundle_()
-    assert bundle == {"text/markdown": f"```python\n{code}\n```", "text/plain": code}
-    with pytest.raises(TypeError):  # it has no source
-        listing(len)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -10,8 +11,11 @@ from hypothesis import strategies as st
 
 from labkit.schedule import Schedule, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_h2, zero_bubble_v
 
-pytest.importorskip("torch")
-from torch.distributed.pipelining import schedules as torch_schedules
+
+def of_torch(name: str) -> Any:
+    """Return a schedule class of torch's, imported here: it takes a second."""
+    return getattr(pytest.importorskip("torch.distributed.pipelining.schedules"), name)
+
 
 small = st.integers(1, 5)
 micro = st.integers(1, 14)
@@ -31,7 +35,7 @@ def stages_of_torch(n_ranks: int, n_stages: int, rank: int = 0) -> list:
 
 
 def order_of_torch(name: str, n_ranks: int, n_micro: int, n_chunks: int = 1):
-    return getattr(torch_schedules, name)(stages_of_torch(n_ranks, n_ranks * n_chunks), n_micro, loss_fn=print)
+    return of_torch(name)(stages_of_torch(n_ranks, n_ranks * n_chunks), n_micro, loss_fn=print)
 
 
 def compute_only(order: dict) -> list[list[str]]:
@@ -57,7 +61,7 @@ def run_by_torch(name: str, n_stages: int, n_micro: int) -> list[list[str]]:
             perform_reduce_grad=lambda *args: None,
         )
         # 1F1B refuses to be made for fewer micro-batches than stages, yet knows how to run them
-        schedule = getattr(torch_schedules, name)(stage, max(n_micro, n_stages), loss_fn=print)
+        schedule = of_torch(name)(stage, max(n_micro, n_stages), loss_fn=print)
         schedule._n_microbatches = n_micro
         schedule._initialize_stage = lambda *args: None
         schedule._step_microbatches()
@@ -108,7 +112,7 @@ def test_zero_bubble_v_has_torchs_order_also_with_few_micro_batches(n, m):
 def test_torch_reads_our_csv_and_its_runtime_finds_a_way_to_send_and_receive(make, name, tmp_path):
     schedule = make(4, 8)
     schedule.to_csv(tmp_path / "ours.csv")
-    runtime = getattr(torch_schedules, name)
+    runtime = of_torch(name)
     if name == "PipelineScheduleMulti":  # an abstract class; what reads the file is all its own
         runtime = type("Multi", (runtime,), {"_step_microbatches": None})
     theirs = runtime(stages_of_torch(4, schedule.n_stages), 8, loss_fn=print)

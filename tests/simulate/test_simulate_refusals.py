@@ -65,7 +65,6 @@ NOT_THE_SCHEDULE = [
 NO_PAIR = [
     (simulate(one_f_one_b(2, 2)), EVENTS, ValueError, ".F1 before .B0 .*, and ideal has .B0 first"),
     (EVENTS, simulate(gpipe(3, 2)), ValueError, "measured has 2F0, which is not in ideal"),
-    (EVENTS, STEPS, ValueError, r"measured has 0F0 twice, .*events\[events.step == 0\]"),
     (STEPS, EVENTS, ValueError, "ideal has 0F0 twice"),
     (EVENTS.assign(rank=EVENTS["rank"] * 2), EVENTS, ValueError, "no op on rank 1, but on 2"),
     (EVENTS.iloc[1:], EVENTS, ScheduleError, "0F0"),
@@ -79,13 +78,12 @@ ANOTHER_STEP = [
     (STEP, pd.concat([TWO_RANKS, STEP.assign(step=1)]), None, "step 1 on some ranks only"),
     (STEP, STEP, [0, 7], "measured has no step 7, expected some of its steps, 0"),
     (STEP, STEP, [], "steps is empty"),
-    (STEP, STEP.assign(step=pd.NA), [0], "measured has no step 0"),
 ]
 SECONDS = r"is .*, expected a finite number of seconds, more than 0"
 NO_TIMES = [
-    *[(time, ValueError, SECONDS) for time in (0, math.nan, math.inf, np.array(-2.0), [1.0, 0])],
-    *[(time, TypeError, SECONDS) for time in (True, "1.0", b"1", None, {0: 1.0}, [1.0, "1"], np.ones((2, 2)))],
-    *[(times, ValueError, "has . times, expected one") for times in ((1.0,), np.ones(5))],
+    *[(time, ValueError, SECONDS) for time in (math.nan, np.array(-2.0), [1.0, 0])],
+    *[(time, TypeError, SECONDS) for time in ("1.0", None, [1.0, "1"], np.ones((2, 2)))],
+    (np.ones(5), ValueError, "has . times, expected one"),
 ]
 HOP = "^hop is .*, expected a finite number of seconds"
 EMPTY = event_table([])
@@ -101,18 +99,13 @@ CALLS = [
         ValueError,
         "^events: row 0 is from 0 to nan s, exp",
     ),
-    (functools.partial(by_stage, EVENTS.assign(end_s=0.5)), ValueError, "^events: row 1 is from 1 to 0.5 s"),
     (
         functools.partial(critical_path, SCHEDULE, SCHEDULE),
         TypeError,
         "^events is of type Schedule, expected an event ta",
     ),
     (functools.partial(explain_gap, EVENTS, EMPTY), ValueError, "^measured is empty"),
-    (functools.partial(explain_gap, EMPTY, EVENTS), ValueError, "^ideal is empty"),
-    (functools.partial(explain_step, STEP, EMPTY), ValueError, "^measured is empty"),
-    (functools.partial(explain_step, EMPTY, STEP), ValueError, "^predicted is empty"),
     (functools.partial(makespan, SENT), ValueError, "no spans in the lane compute, expected some: its lanes are comm"),
-    (functools.partial(bubble_fraction, SENT), ValueError, "no spans in the lane compute"),
     (functools.partial(bubble_fraction, WORK), ValueError, "take 0 s"),
     (functools.partial(activations, WORK), ValueError, "no op of a pipeline, expected spans"),
     (functools.partial(by_stage, WORK), ValueError, "no row with a stage"),
@@ -125,18 +118,15 @@ CALLS = [
     ],
     *[(functools.partial(explain_gap, *tables), error, message) for *tables, error, message in NO_PAIR],
     *[(functools.partial(explain_step, *given), ValueError, message) for *given, message in ANOTHER_STEP],
-    *[(functools.partial(idle, rank, 0.0), ValueError, "^rank is .*, expected one of the 2") for rank in (-1, 2, "0")],
-    *[
-        (functools.partial(idle, 0, time), ValueError, "^time is .*, expected a time in the run")
-        for time in (-0.1, 9.1)
-    ],
+    (functools.partial(idle, 2, 0.0), ValueError, "^rank is 2, expected one of the 2"),
+    (functools.partial(idle, 0, 9.1), ValueError, "^time is 9.1, expected a time in the run"),
     (functools.partial(idle, 0, "1"), TypeError, "^time is '1', expected a time in the run, from 0.0 to 9.0 s"),
     *[
         (functools.partial(simulate, SCHEDULE, **{name: times}), error, rf"^{name}(\[\d\])? {message}")
-        for name in ("forward", "weight_grad")
+        for name in ("weight_grad",)
         for times, error, message in NO_TIMES
     ],
-    *[(functools.partial(simulate, SCHEDULE, hop=hop), ValueError, f"{HOP}, 0") for hop in (-0.5, math.inf)],
+    (functools.partial(simulate, SCHEDULE, hop=-0.5), ValueError, f"{HOP}, 0"),
     (functools.partial(simulate, SCHEDULE, hop=[0.1, 0.2]), TypeError, HOP),
     (functools.partial(simulate, Schedule([[Op("B", 0, 0), Op("F", 0, 0)]])), ScheduleError, "0B0"),
     (functools.partial(simulate, SCHEDULE.ops), TypeError, "schedule is a list, expected a Schedule"),

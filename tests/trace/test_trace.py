@@ -6,8 +6,10 @@ import time
 
 import pandas as pd
 import pytest
+import torch.distributed as dist
 from fake_gpus import FakeGpus
 
+from labkit import trace
 from labkit.base.formats import MeasuredTable
 from labkit.simulate import steps_of
 from labkit.trace import (
@@ -212,7 +214,16 @@ def test_ops_stay_in_their_host_span_though_the_gpus_clock_is_100_ppm_slow(monke
     assert [len(step) for step in steps_of(events, within="step")] == [2, 2, 2]
 
 
-@pytest.mark.parametrize("where", [{"device": "cpu"}, {"device": "cpu:1"}, {"lane": "host"}])
+def test_a_barrier_waits_for_each_gpu_in_use_and_then_for_the_ranks(monkeypatch):
+    gpus, waited_before = FakeGpus(monkeypatch), []
+    monkeypatch.setattr(dist, "barrier", lambda group: waited_before.append((group, list(gpus.waited))))
+    trace.barrier()  # and begins to use none of them
+    gpus.in_use = {0, 1}
+    trace.barrier("group")
+    assert waited_before == [(None, []), ("group", [0, 1])]
+
+
+@pytest.mark.parametrize("where", [{"device": "cpu:1"}, {"lane": "host"}])
 def test_work_on_the_cpu_is_timed_by_its_clock_while_the_rank_records_a_gpu(monkeypatch, where):
     gpus, recorder = FakeGpus(monkeypatch), spans.Recorder()
     recorder.start("cuda")

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from to_do import task
 
 from labkit import models
-from labkit.launch import RankError, launch
+from labkit.launch import RankError
 from labkit.train import glue_task
 from labkit.train.entailment import EntailmentCorpus, SentencePair
 from labkit.train.glue_task import GlueConfig, glue, load_glue, max_parameter_difference
@@ -25,7 +25,7 @@ AGREEING = [name for name in SYNC_METHODS if name != "none"]
 needs_all_ways = task("dp.3", "dp.4", "dp.6", "dp.7")
 
 SMALL = GlueConfig(
-    source="shipped", vocab_size=300, limit=104, limit_eval=30, epochs=2, batch_size=16, dropout=False, quiet=True
+    source="shipped", vocab_size=300, limit=40, limit_eval=16, epochs=2, batch_size=16, dropout=False, quiet=True
 )
 
 
@@ -114,12 +114,12 @@ def test_one_process_alone_does_it_too(corpus: EntailmentCorpus, expected: Any) 
 
 
 @needs_all_ways
-def test_dropout_changes_the_losses_and_the_seed_decides_how(results: Any) -> None:
-    without, with_dropout, again, other = (
+def test_dropout_changes_the_losses_and_a_second_run_has_the_same(results: Any) -> None:
+    without, with_dropout, again = (
         results("all_reduce", **changes)[0].steps.local_loss.tolist()
-        for changes in ({}, {"dropout": True}, {"dropout": True, "limit": 500}, {"dropout": True, "seed": 1})
+        for changes in ({}, {"dropout": True}, {"dropout": True, "limit": 500})
     )
-    assert without != with_dropout != other
+    assert without != with_dropout
     assert again == with_dropout  # the rows are given: a second run of the same training
 
 
@@ -130,7 +130,7 @@ def test_ranks_have_losses_of_their_own_and_parameters_in_common(sync: str, resu
     own, others = first.steps.local_loss.tolist(), second.steps.local_loss.tolist()
     assert own != others and first.steps.loss.equals(second.steps.loss)
     assert first.fingerprints == second.fingerprints and len(set(first.fingerprints)) == 2
-    # Each has half of every batch, of an epoch's last one too: 104 rows are 6 × 16 and 8.
+    # Each has half of every batch, of an epoch's last one too: 40 rows are 2 × 16 and 8.
     means = [(a + b) / 2 for a, b in zip(own, others, strict=True)]
     assert means == pytest.approx(first.steps.loss.tolist(), rel=1e-5)
 
@@ -158,16 +158,15 @@ def test_the_gradient_is_clipped_once_the_ranks_have_agreed(results: Any, corpus
 
 
 @needs_all_ways
-@pytest.mark.parametrize("sync", ["all_reduce", "ddp"])
-def test_bf16_trains_close_to_fp32(sync: str, results: Any) -> None:
-    half, whole = (results(sync, precision=precision)[0].steps.loss.tolist() for precision in ("bf16", "fp32"))
+def test_bf16_trains_close_to_fp32(results: Any) -> None:
+    half, whole = (results("all_reduce", precision=precision)[0].steps.loss.tolist() for precision in ("bf16", "fp32"))
     assert half != whole and half == pytest.approx(whole, abs=0.05)
 
 
 @needs_all_ways
 def test_iterations_ends_early_on_the_way_to_all_epochs(results: Any) -> None:
-    early, whole = results("all_reduce", iterations=9)[0], results("all_reduce")[0]
-    assert early.steps.loss.tolist() == whole.steps.loss[:9].tolist() and len(early.accuracy) == 2
+    early, whole = results("all_reduce", iterations=5)[0], results("all_reduce")[0]
+    assert early.steps.loss.tolist() == whole.steps.loss[:5].tolist() and len(early.accuracy) == 2
 
 
 @pytest.mark.slow
@@ -187,25 +186,27 @@ def test_the_first_losses_on_real_rte_are_those_of_one_process(real_data: Path, 
 
 def start_from_seed_of_rank(corpus: EntailmentCorpus) -> None:
     """What someone does who seeds every rank differently."""
-    glue(replace(SMALL, seed=dist.get_rank() // 3), corpus)
+    glue(replace(SMALL, batch_size=18, seed=dist.get_rank() // 2), corpus)
 
 
 @needs_all_ways
-def test_ranks_that_start_with_different_parameters_are_told_before_they_train(corpus: EntailmentCorpus) -> None:
-    with pytest.raises(RankError, match="the ranks were told different options: seed is 1 on rank 3, and 0 on rank 0"):
-        launch(start_from_seed_of_rank, corpus, world_size=4, timeout_s=60)
+def test_ranks_that_start_with_different_parameters_are_told_before_they_train(
+    corpus: EntailmentCorpus, ranks: Any
+) -> None:
+    with pytest.raises(RankError, match="the ranks were told different options: seed is 1 on rank 2, and 0 on rank 0"):
+        ranks(3).run(start_from_seed_of_rank, corpus)
 
 
 def start_from_other_weights() -> None:
     """What someone does who seeds torch alike and makes the model by other means."""
-    model = models.bert("tiny", dist.get_rank() // 3, vocab_size=20)
+    model = models.bert("tiny", dist.get_rank() // 2, vocab_size=20)
     glue_task.check_same_start(glue_task.fingerprint(model), SMALL)
 
 
-def test_ranks_whose_weights_differ_are_told_which() -> None:
-    expected = r"the ranks have different parameters: parameters is '\w{12}' on rank 3, and '\w{12}' on rank 0"
+def test_ranks_whose_weights_differ_are_told_which(ranks: Any) -> None:
+    expected = r"the ranks have different parameters: parameters is '\w{12}' on rank 2, and '\w{12}' on rank 0"
     with pytest.raises(RankError, match=expected):
-        launch(start_from_other_weights, world_size=4, timeout_s=60)
+        ranks(3).run(start_from_other_weights)
 
 
 def apart_by_rank() -> list[float]:
@@ -218,8 +219,8 @@ def apart_by_rank() -> list[float]:
     return found
 
 
-def test_how_far_ranks_are_apart_is_the_largest_difference_and_the_same_answer_for_all() -> None:
-    assert launch(apart_by_rank, world_size=3).values == [[6.0, 0.0]] * 3
+def test_how_far_ranks_are_apart_is_the_largest_difference_and_the_same_answer_for_all(ranks: Any) -> None:
+    assert ranks(3).run(apart_by_rank).values == [[6.0, 0.0]] * 3
 
 
 # --- what stays on disk ---------------------------------------------------------------------------
@@ -233,7 +234,7 @@ def test_losses_and_the_trained_model_are_on_disk_and_can_be_judged_again(
     first, second = ranks(2).run(glue, config, corpus).values
     for result in (first, second):
         lines = (tmp_path / "out" / f"loss_{result.rank}.txt").read_text().splitlines()
-        assert [int(line.split()[0]) for line in lines] == list(range(1, 15))
+        assert [int(line.split()[0]) for line in lines] == list(range(1, 7))
         assert [float(line.split()[1]) for line in lines] == pytest.approx(result.steps.local_loss.tolist(), abs=1e-6)
     judged = replace(SMALL, model=config.output_dir, do_train=False, output_dir="")
     again = glue(judged, load_glue(judged))
@@ -252,7 +253,7 @@ def test_every_iteration_prints_its_mean_loss_and_every_epoch_its_accuracy(
     lines = capsys.readouterr().out.splitlines()
     losses = [f"iter {i} loss {loss:.4f}" for i, loss in enumerate(result.steps.loss, start=1)]
     accuracies = [
-        f"accuracy {a:.4f} after epoch {e}, on 30 rows of generated sentences (shipped)"
+        f"accuracy {a:.4f} after epoch {e}, on 16 rows of generated sentences (shipped)"
         for e, a in enumerate(result.accuracy, start=1)
     ]
-    assert lines == [*losses[:7], accuracies[0], *losses[7:], accuracies[1]]
+    assert lines == [*losses[:3], accuracies[0], *losses[3:], accuracies[1]]

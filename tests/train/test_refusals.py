@@ -10,19 +10,14 @@ import pytest
 from labkit import train
 from labkit.launch import launch
 from labkit.train import command
-from labkit.train.glue_task import GlueConfig
 
 OF_ALL = [
     ("--epochs 0", "epochs is 0"),
     ("--batch-size 0", "batch_size is 0, expected a whole number, 1 or more"),
     ("--seed -1", "seed is -1, expected a whole number, 0 or more"),
-    ("--seed 99999999999999999999999", "seed is 99999999999999999999999, expected at most 4,294,967,295"),
     ("--lr 0", "learning_rate is 0.0, expected a finite number above 0"),
-    ("--lr 1e400", "learning_rate is inf, expected a finite number above 0"),
     ("--world-size 0", "world_size is 0, expected a whole number, 1 or more"),
-    ("--time-limit-s -1", "time_limit_s is -1.0, expected a finite number above 0"),
     ("--timeout_s nan", "timeout_s is nan, expected a finite number above 0"),
-    ("--timeout-s 1e300", "timeout_s is 1e+300, expected at most 100,000,000 seconds"),
     ("--no-such-flag", "Some specified arguments are not used by the HfArgumentParser: ['--no-such-flag']"),
     ("--world-size 4 --local-rank 4", "the rank is 4, expected 0 to 3: one for each process"),
     ("--world-size 4 --local-rank -1", "local_rank is -1, expected a whole number, 0 or more"),
@@ -37,48 +32,33 @@ OF_ONE = {
         ("--limit 0", "limit is 0, expected a whole number, 1 or more"),
         ("--max-length 3", "max_length is 3, expected a whole number, 4 or more"),
         ("--vocab-size 258", "vocab_size is 258, expected a whole number, 259 or more"),
-        ("--vocab-size 1000001", "vocab_size is 1000001, expected at most 1,000,000"),
         ("--warmup-steps -1", "warmup_steps is -1, expected a whole number, 0 or more"),
         ("--size huge", "invalid choice: 'huge' (choose from "),
         ("--source /no/such/folder", "source is '/no/such/folder', which is not a folder"),
         ("--out README.md", "output_dir is 'README.md', where no results can be written: File exists"),
-        ("--out README.md/sub", "where no results can be written: Not a directory"),
         ("--mode 1f1b", "invalid choice: '1f1b' (choose from "),
-        ("--mode pipeline_parallel --n-micro 0", "n_micro is 0, expected a whole number, 1 or more"),
-        ("--mode pipeline_parallel --n-micro 1001", "n_micro is 1001, expected at most 1,000"),
         ("--mode pipeline_parallel --batch-size 3", "batch_size is 3 and n_micro 4: a batch is cut into n_micro"),
         (
             "--mode model_parallel --world-size 5 --n-layer 4",
             "the model has 4 blocks and mode model_parallel puts it on 5 devices, expected at least a block for each: take",
         ),
-        ("--mode model_parallel --n-layer 0", "n_layer is 0, expected a whole number, 1 or more"),
         ("--backend nccl --size nano --limit 20", "backend='nccl' needs a GPU for each of the 2 ranks"),
     ],
     "glue": [
         ("--task-name MRPC", "invalid choice: 'MRPC' (choose from "),
-        ("--model-type gpt2", "invalid choice: 'gpt2' (choose from "),
         ("--sync ring", "invalid choice: 'ring' (choose from "),
         ("--sync none --world-size 2", "sync is 'none' and world_size 2: ranks that never agree"),
-        ("--sync none --clip before", "clip is 'before' and sync 'none'"),
         ("--sync ddp --clip before", "clip is 'before' and sync 'ddp'"),
-        ("--clip never", "invalid choice: 'never' (choose from "),
-        ("--size huge", "invalid choice: 'huge' (choose from "),
         ("--precision fp16", "invalid choice: 'fp16' (choose from "),
         ("--max-grad-norm -1", "max_grad_norm is -1.0, expected a finite number above 0"),
-        ("--iterations 0", "iterations is 0, expected a whole number, 1 or more"),
         ("--batch-size 64 --world-size 3", "batch_size is 64 and world_size 3"),
-        (
-            "--output-dir /proc/no/such/folder",
-            "output_dir is '/proc/no/such/folder', where no results can be written",
-        ),
         ("--num-train-epochs 1.5", "epochs is 1.5, expected a whole number"),
-        ("--epochs inf", "epochs is inf, expected a finite number above 0"),
         ("--max-seq-length 10000000000", "max_length is 10000000000, expected at most 100,000"),
         ("--data-dir /no/such/folder", "/no/such/folder"),
         ("--model-name-or-path /no/such/folder", "/no/such/folder"),
     ],
 }
-CASES = [(task, *case) for task, own in OF_ONE.items() for case in OF_ALL + own]
+CASES = [("glue", *case) for case in OF_ALL] + [(task, *case) for task, own in OF_ONE.items() for case in own]
 
 
 @pytest.fixture(autouse=True)
@@ -126,11 +106,6 @@ def test_an_empty_data_set_is_refused(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         train.main(["translate"])
     assert "the train split is empty, expected at least one sentence pair" in capsys.readouterr().err
-
-
-def test_yes_is_no_number_although_python_counts_it_as_one():
-    with pytest.raises(ValueError, match="batch_size is True, expected a whole number"):
-        GlueConfig(batch_size=True)
 
 
 @pytest.mark.parametrize(

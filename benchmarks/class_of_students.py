@@ -10,19 +10,20 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.append(str(Path(__file__).parents[1] / "check"))
+sys.path.extend(str(Path(__file__).parents[1] / "tests" / folder) for folder in ("check", "helpers"))
 from test_answers import ANSWERS, edited
 
 from labkit.course.archive import STUDENT_FILES
 from labkit.todo import task_file
 
-LABKIT = Path(__file__).parents[2] / "labkit"
+LABKIT = Path(__file__).parents[1] / "labkit"
 # A student has at most one wrong answer to each of these, so that none keeps another from being
 # tried.
 TOGETHER = [
     ["dp.1", "dp.2", "dp.3", "dp.4"],
     ["dp.5", "dp.6", "dp.7", "dp.8"],
     ["pipe.1", "pipe.2", "pipe.3", "pipe.4"],
+    ["shard.1", "shard.2", "shard.3"],
 ]
 WITH_THEM = ["pipe.5"]  # comes with pipe.3 or pipe.4
 AFTER = {"dp.6": ["dp.7"], "pipe.1": ["pipe.3", "pipe.4"], "pipe.2": ["pipe.3", "pipe.4"], "pipe.3": ["pipe.4"]}
