@@ -87,7 +87,7 @@ def redrawn(lab: Lab, n_ranks: int, n_micro: int, moves: int) -> dict[str, Any]:
         for picture, cell in {"ours": OURS, "interact": INTERACT}.items():
             source = cell.format(n_ranks=n_ranks, n_micro=n_micro)
             page = stack.enter_context(lab.notebook([source], name=picture, script=HERE / "explore_page.js"))
-            page.wait_for_function("picture => bench.isThere(picture)", arg=picture)
+            page.wait_for_function("picture => bench.isDrawn(picture)", arg=picture)
             pages[picture] = page
         pairs = [pair for number in range(1 + moves // TURN) for pair in turn(pages, number)][TURN:]  # one to warm up
         return {

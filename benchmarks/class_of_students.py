@@ -23,6 +23,7 @@ TOGETHER = [
     ["dp.1", "dp.2", "dp.3", "dp.4"],
     ["dp.5", "dp.6", "dp.7", "dp.8"],
     ["pipe.1", "pipe.2", "pipe.3", "pipe.4"],
+    ["shard.1", "shard.2", "shard.3"],
 ]
 WITH_THEM = ["pipe.5"]  # comes with pipe.3 or pipe.4
 AFTER = {"dp.6": ["dp.7"], "pipe.1": ["pipe.3", "pipe.4"], "pipe.2": ["pipe.3", "pipe.4"], "pipe.3": ["pipe.4"]}

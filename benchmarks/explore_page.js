@@ -54,7 +54,7 @@ window.bench = {
     for (const name of ["input", "change"]) handle.dispatchEvent(new Event(name, { bubbles: true }));
   },
 
-  isThere: (picture) => pictures[picture]() !== undefined,
+  isDrawn: (picture) => pictures[picture]() !== undefined,
 
   // Milliseconds from a key on the slider to the frame that shows the new picture. What the move
   // before it has left to do, in the kernel and in the page, is waited for.

@@ -19,7 +19,7 @@ from labkit.base.notebook import display, in_notebook, static
 from labkit.base.units import size_of
 from labkit.base.words import fields_of, words
 from labkit.draw.figures import show
-from labkit.guesses.calibration import all_guesses, calibration, draw_calibration, said_of_calibration, terms_left_out
+from labkit.guesses.calibration import all_guesses, calibration, draw_calibration, said_of_calibration
 from labkit.guesses.question import Question
 from labkit.guesses.reader import Card, Guess
 from labkit.stats import Interval, interval
@@ -33,7 +33,6 @@ __all__ = [
     "reveal",
     "said_of_calibration",
     "show",
-    "terms_left_out",
 ]
 
 
@@ -71,13 +70,14 @@ def guess(
     return made
 
 
-def reveal(guess: Guess, measured: Any, **numbers: Any) -> None:
+def reveal(guess: Guess, measured: Any = None, **numbers: Any) -> None:
     """Show how far off the guess is, and which term it forgot; from now on it is final.
 
         reveal(hidden, shares, nothing_overlaps=0.0, all_can_hide=1.0)
 
     ``measured`` is the answer: a number, an :class:`Interval`, repeats (their median and interval),
-    or one of the question's choices. ``questions.toml`` has the words: ``wrong`` models, ``parts``
+    or one of the question's choices; without it, the ``answer`` that ``questions.toml`` has, which
+    no run could change. That file also has the words: ``wrong`` models, ``parts``
     that the answer is made of, and of each choice what speaks for it or against it. A keyword gives
     what the answer would be under a wrong model, or how large a part is, by its key there; any
     other keyword fills a ``{field}`` in those words. Numbers are in seconds, in bytes, or else in
@@ -93,7 +93,8 @@ def reveal(guess: Guess, measured: Any, **numbers: Any) -> None:
     if not known <= numbers.keys() <= known | fields:
         expected = ", ".join([*wrong, *parts, *sorted(fields)]) or "none"
         raise TypeError(f"reveal({question.name}): got {', '.join(numbers) or 'no keywords'}, expected {expected}")
-    is_measured, unit = not entry.get("exact", False), size_of(question.unit)
+    is_measured, unit = measured is not None and not entry.get("exact", False), size_of(question.unit)
+    measured = entry["answer"] if measured is None else measured
     if question.choices:
         reasons = {choice: reason.format(**numbers) for choice, reason in entry["choices"].items()}
         guess.feedback(measured, reasons, measured=is_measured)

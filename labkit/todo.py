@@ -40,12 +40,15 @@ TASKS = {
     "pipe.3": "Pipe.compute, Pipe.forward",
     "pipe.4": "prepare_pipeline_parallel",
     "pipe.5": "ScheduledPipeline.step",
+    "shard.1": "ShardedOptimizer",
+    "shard.2": "ShardedModel",
+    "shard.3": "ColumnParallelLinear, RowParallelLinear",
 }
 
 # By a guess's name, what returns that it is missing, or None. Asking for a guess adds it here.
 GUESSES: dict[str, Callable[[], str | None]] = {}
 
-_PACKAGE = Path(labkit.__path__[0])  # in an unpacked submission the folder of its own dp.py and pipe.py
+_PACKAGE = Path(labkit.__path__[0])  # in an unpacked submission the folder of its own student files
 
 
 class TodoError(NotImplementedError):

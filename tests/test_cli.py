@@ -51,7 +51,7 @@ def judged(monkeypatch):
     ("arguments", "status", "tasks", "hint", "said"),
     [
         (["dp.3", "dp.1"], 1, ["dp.3", "dp.1"], None, "it does not"),
-        ([], 1, [*TASKS], None, "pipe.5 is right"),
+        ([], 1, [*TASKS], None, "shard.3 is right"),
         (["dp.1", "--hint", "2"], 0, ["dp.1"], 2, "dp.1 is right"),
     ],
 )

@@ -293,8 +293,16 @@ def test_the_link_that_a_notebook_fits_has_a_latency_and_a_bandwidth(name, texts
 
 
 def test_what_notebook_10_solves_for_costs_more_than_nothing(rig, measured):
-    notebook = Notebook("10_gpt2_pipeline", rig)
-    notebook.run("corpus = load(", "import explain_gap", "scale = 8", "def step_table(", "w, c = ")
+    notebook = Notebook("10_gpt2_pipeline", rig, pipe=pipe)
+    cells = (
+        "corpus = load(",
+        "import gpt2, parallelize",
+        "def token_loss(",
+        "scale = 8",
+        "def wide_pipeline(",
+        "w, c = ",
+    )
+    notebook.run(*cells)
     for name in ("w", "c"):
         measured(f"notebook 10 solves for {name}", 1e6 * float(notebook.names[name]), "µs")
         assert notebook.names[name] > 0

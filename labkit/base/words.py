@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -33,7 +34,8 @@ def fields_of(entry: object) -> Iterator[str]:
     """Yield the names of the ``{fields}`` in all texts of an entry."""
     match entry:
         case str():
-            yield from (field for _, field, _, _ in string.Formatter().parse(entry) if field)
+            fields = (field for _, field, _, _ in string.Formatter().parse(entry) if field)
+            yield from (re.split(r"[.\[]", field)[0] for field in fields)  # of {ms[stage 0]}, ms
         case Mapping():
             for each in entry.values():
                 yield from fields_of(each)

@@ -4,7 +4,7 @@
     save(figure, "two_ranks", alt="Both ranks compute at once and meet in one all-reduce.")
 
 panel              a picture as data: bars in rows
-layout             an event table as a panel; memory_strips: what its ranks keep
+layout             an event table as a panel
 painter            panels in print
 timelines          an event table as a timeline, one over another, several on one time axis with
                    their memory

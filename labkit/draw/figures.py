@@ -11,8 +11,9 @@ An entry of that file:
     note = "…"                   # under the picture, before what was emulated
     alt = "…"                    # what it shows, to readers who cannot see it
 
-Curves may have ``log = "xy"``, ``ticks`` by position, ``lines`` at named values (level ones, or
-with ``lines_across = "x"`` upright ones), and ``series``, words for keywords of :func:`show`.
+Curves may have ``log = "xy"``, ``ticks`` by position or ``"auto"``, ``lines`` at named values
+(level ones, or with ``lines_across = "x"`` upright ones), and ``series``, words for keywords of
+:func:`show`.
 """
 
 from __future__ import annotations
@@ -136,6 +137,7 @@ def _draw_lines(entry: _Numbers, lines: _Numbers, numbers: _Numbers) -> Axes:
     positions = sorted({x for points in drawn.values() for x in points})
     first = [*next(iter(drawn.values()))]
     ticks = entry.get("ticks") or (first if len(first) < 13 else None)
+    ticks = None if ticks == "auto" else ticks
     if isinstance(ticks, Mapping):
         ticks = {float(x): name for x, name in ticks.items() if float(x) <= positions[-1]}
     source = "measured" if "measured" in numbers else next(iter(numbers))
@@ -173,9 +175,10 @@ _KINDS: dict[str, Callable[[_Numbers, _Numbers], Axes | Figure]] = {
 
 
 def _scaled(numbers: _Numbers, unit: str) -> dict[Any, Any]:
-    """Return numbers by place in ``unit``, repeats as intervals."""
+    """Return numbers by place in ``unit``, repeats as intervals, without guesses not given."""
     size = size_of(unit)
-    return {place: _divided(value, size) for place, value in numbers.items()}
+    scaled = {place: _divided(value, size) for place, value in numbers.items()}
+    return {place: value for place, value in scaled.items() if isinstance(value, Interval) or not math.isnan(value)}
 
 
 def _divided(value: Any, size: float) -> Any:

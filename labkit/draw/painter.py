@@ -20,7 +20,7 @@ from matplotlib.path import Path
 
 from labkit.draw import palette
 from labkit.draw.layout import TimeAxis
-from labkit.draw.palette import Style, darker, mixed, shade, styles_of, text_colour, words_of
+from labkit.draw.palette import Style, darker, shade, styles_of, text_colour, words_of
 from labkit.draw.panel import EventsPanel, GridPanel, Label, Panel
 from labkit.draw.picture import PAGE_IN, attach, house_style, put_legend_right
 
@@ -31,7 +31,6 @@ _HAIR_PT = 0.3  # at least so wide is a bar
 _LETTERS_PT = (5.0, 8.0)  # the least and the largest letters in bars
 _LABEL_PT = 10.5  # the least distance of two labels of ranks
 _STEPS: dict[str, Any] = {"facecolor": palette.KEPT, "edgecolor": palette.KEPT_EDGE, "linewidth": 0.5}
-_MIN_STEPS_PT = 5.5  # a strip that is lower has shades instead of steps
 _MAX_NUMBERS = 1000  # labels inside bars: with more, drawing slows down and none can be read
 _MARGIN = 0.12  # rows, above the first and below the last
 # In a figure of panels, inches: a row, all rows together at most, titles, names of columns, an
@@ -77,7 +76,7 @@ def panel_figure(
     is_last = [after is not own for own, after in zip(axes_of, [*axes_of[1:], None], strict=True)]
     with house_style():
         look, notes = Look.of(panels, axis), textwrap.wrap(note, _NOTE_CHARACTERS)
-        entries = legend_entries(look.styles, look.n_chunks, panels, 72 * row_in)
+        entries = legend_entries(look.styles, look.n_chunks, panels)
         width_pt = sum(_HANDLE_PT + _LETTER_PT * len(label) for label in entries)
         n_lines = math.ceil(width_pt / (72 * PAGE_IN - 36))
         around_in = [
@@ -129,9 +128,9 @@ def paint(ax: Axes, panel: Panel, look: Look, extent: tuple[float, float]) -> No
         ax.grid(axis="x", color=palette.GRID, linewidth=0.6)
     if isinstance(panel, EventsPanel):
         _draw_background(ax, panel, per_second)
-    if panel.strips is not None:
-        _draw_strips(ax, panel.strips, per_second)
-    _write_peaks(ax, panel.peaks[::every])
+        if panel.strips is not None:
+            _draw_strips(ax, panel.strips, per_second)
+        _write_peaks(ax, panel.peaks[::every])
     _draw_bars(ax, panel, look)
     _write_labels(ax, panel, look)
     for mark in panel.marks:
@@ -253,28 +252,14 @@ def _label_rows(ax: Axes, panel: Panel) -> int:
 
 
 def _draw_strips(ax: Axes, strips: pd.DataFrame, per_second: float) -> None:
-    """Draw how much is kept under each rank as steps, or as shades where a strip is low.
-
-    What is over the cap is red.
-    """
-    row_pt, ends = points_per_unit(ax)[1], {"left": strips["left"].min(), "right": strips["right"].max()}
+    """Draw how much is kept under each rank as steps."""
+    ends = {"left": strips["left"].min(), "right": strips["right"].max()}
     for _, pieces in strips.groupby("bottom"):
         top, bottom = pieces[["top", "bottom"]].to_numpy()[0]
         _add_boxes(ax, _corners(pieces[:1].assign(**ends), per_second), color=palette.ROOM, linewidth=0, zorder=1)
-        if row_pt * (bottom - top) < _MIN_STEPS_PT:
-            colours = [_kept_shade(share) for share in pieces["share"]]
-            _add_boxes(ax, _corners(pieces, per_second), facecolor=colours, linewidth=0, zorder=1.5, snap=False)
-        else:
-            edges = np.append(pieces["left"], pieces["right"].iloc[-1]) * per_second
-            tops = bottom - (bottom - top) * np.append(pieces["share"], pieces["share"].iloc[-1])
-            ax.fill_between(edges, tops, bottom, step="post", zorder=1.5, **_STEPS)
-        over = pieces[pieces["over"].astype(bool)] if "over" in pieces else pieces[:0]
-        over = over.assign(top=bottom - (bottom - top) * over["share"])
-        _add_boxes(ax, _corners(over, per_second), facecolor=palette.TOO_MUCH, linewidth=0, zorder=1.6)
-
-
-def _kept_shade(share: float) -> str:
-    return mixed(palette.ROOM, palette.KEPT_EDGE, share)
+        edges = np.append(pieces["left"], pieces["right"].iloc[-1]) * per_second
+        tops = bottom - (bottom - top) * np.append(pieces["share"], pieces["share"].iloc[-1])
+        ax.fill_between(edges, tops, bottom, step="post", zorder=1.5, **_STEPS)
 
 
 def _write_peaks(ax: Axes, peaks: Sequence[Label]) -> None:
@@ -332,12 +317,10 @@ def _draw_arrows(ax: Axes, panel: GridPanel) -> None:
 # --- legends --------------------------------------------------------------------------------------
 
 
-def legend_entries(
-    styles: Mapping[str, Style], n_chunks: int = 1, panels: Sequence[Panel] = (), row_pt: float = 0.0
-) -> dict[str, Any]:
+def legend_entries(styles: Mapping[str, Style], n_chunks: int = 1, panels: Sequence[Panel] = ()) -> dict[str, Any]:
     """Return a patch for each name in words, how stages are told apart, and what else is drawn.
 
-    Of cells with shades it is the lightest and the darkest. ``row_pt`` is how high a row is.
+    Of cells with shades it is the lightest and the darkest.
     """
     entries: dict[str, Any] = {words_of(name): Patch(**style.face()) for name, style in styles.items()}
     if n_chunks > 1 and any(isinstance(panel, GridPanel) for panel in panels):
@@ -350,21 +333,12 @@ def legend_entries(
         entries[label] = tuple(Patch(**Style(colour, "").face()) for colour in shades)
     if any(isinstance(panel, EventsPanel) and panel.idle is not None for panel in panels):
         entries["idle"] = Patch(color=palette.IDLE)
-    strips = [panel.strips for panel in panels if panel.strips is not None]
-    if strips:
-        entries |= _strip_entry(row_pt * max(float((each["bottom"] - each["top"]).max()) for each in strips))
+    if any(isinstance(panel, EventsPanel) and panel.strips is not None for panel in panels):
+        entries["activations kept"] = Patch(**_STEPS)
     for mark in (mark for panel in panels for mark in panel.marks):
         line: dict[str, Any] = {"linestyle": "--" if mark.dashed else "-", "linewidth": 1.1}
         entries[mark.text] = Line2D([], [], color=palette.INK, **line)
     return entries
-
-
-def _strip_entry(height_pt: float) -> dict[str, Any]:
-    """Return the handle for strips of that height."""
-    if height_pt >= _MIN_STEPS_PT:
-        return {"activations kept": Patch(**_STEPS)}
-    shades = tuple(Patch(facecolor=_kept_shade(share)) for share in (0.2, 0.6, 1.0))
-    return {"activations kept (darker: more)": shades}
 
 
 def put_panel_legend(ax: Axes, styles: Mapping[str, Style], n_chunks: int = 1) -> None:

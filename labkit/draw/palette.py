@@ -42,7 +42,7 @@ _SKY, _ORANGE, _GREEN, _PURPLE, _YELLOW, _BLUE, _RED, _GREY = PALETTE
 INK, MUTED = "#222222", "#555555"  # letters and marks; what is less important
 GRID, FRAME, BAND = "#dddddd", "#888888", "#f3f3f3"  # lines, and the ground of every second rank
 IDLE, ANY = "#ececec", "#8c8c8c"  # where a rank waits; in a legend, what holds for every colour
-KEPT, KEPT_EDGE, ROOM, TOO_MUCH = "#9aa5b1", "#4a5560", "#f7f7f7", _RED  # a strip of memory, its room, over the cap
+KEPT, KEPT_EDGE, ROOM = "#9aa5b1", "#4a5560", "#f7f7f7"  # a strip of memory, and its room
 
 # The names that the lab itself uses. Any other name gets a colour from its own letters: see
 # style_of.
@@ -83,6 +83,7 @@ STYLES: dict[str, Style] = {
     "from rank 6": Style(_GREY, "ooo"),
     "from rank 7": Style("#DDE3E8", "ooo"),
     "nothing": Style("#FFFFFF", ""),
+    "open": Style("#FFFFFF", ""),
     "own part": Style("#DDE3E8", ""),
     "partial sum": Style("#4C8FC0", ""),
     "whole sum": Style(_BLUE, "..."),

@@ -57,12 +57,10 @@ class Panel:
     axis (seconds, or columns), ``top`` and ``height`` in rows from the top of the panel; ``name``
     chooses its colour and hatching (:func:`labkit.draw.style_of`), ``chunk`` how much lighter it
     is; ``label`` is written into it. More columns may be there: ``ghost``, true for a bar that is
-    only offered (it is drawn as an outline); and ``same``, one number for bars that light up
+    drawn as an outline; and ``same``, one number for bars that light up
     together in all panels of a picture, -1 for none.
 
-    ``height`` is that of the panel in rows. ``strips`` says how much is kept under each rank:
-    columns ``left, right, top, bottom, share`` (of the most, 0 to 1), and perhaps ``over`` for more
-    than a rank may keep. ``peaks`` stand to the right of the rows.
+    ``height`` is that of the panel in rows.
 
     ``clocks`` is where stepping stops, in ascending order. ``explain(i)`` says in a few sentences
     what bar i is and why it is where it is; ``narrate(x)`` says in one line what happens at ``x``.
@@ -74,8 +72,6 @@ class Panel:
     title: str = ""
     facts: str = ""
     marks: Sequence[Mark] = ()
-    strips: pd.DataFrame | None = None
-    peaks: Sequence[Label] = ()
     clocks: np.ndarray = field(default_factory=lambda: np.zeros(0))
     explain: Callable[[int], str] = _nothing
     narrate: Callable[[float], str] = _nothing
@@ -87,8 +83,7 @@ class TimedPanel(Panel):
 
     ``axis`` is the panel's own, under it; without one it lies on that of the picture. ``critical``
     are the numbers of the bars on the critical path. ``clock`` is the word for a stop of
-    ``clocks``; ``moments`` is where stepping by event stops. ``chosen`` is the bar that keys begin
-    at, where Python says which.
+    ``clocks``; ``moments`` is where stepping by event stops.
     """
 
     axis: TimeAxis | None = None
@@ -96,7 +91,6 @@ class TimedPanel(Panel):
     critical: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="int32"))
     clock: str = "clock"
     moments: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    chosen: int | None = None
 
 
 @dataclass(frozen=True)
@@ -121,9 +115,12 @@ class EventsPanel(Panel):
 
     ``ranks`` says of each rank from where to where its bars are, in rows. ``idle`` is grey behind
     the bars: columns ``left, right, top, bottom``. ``of_ops`` says that the bars are ops of a
-    pipeline, which lie side by side.
+    pipeline, which lie side by side. ``strips`` says how much is kept under each rank: columns
+    ``left, right, top, bottom, share`` (of the most, 0 to 1); ``peaks`` stand to the right.
     """
 
     ranks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     idle: pd.DataFrame | None = None
     of_ops: bool = False
+    strips: pd.DataFrame | None = None
+    peaks: Sequence[Label] = ()

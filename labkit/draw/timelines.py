@@ -10,20 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from labkit.base.formats import emulated
 from labkit.draw.layout import Part, TimeAxis, from_zero, lay_out, prepare, time_axis
-from labkit.draw.memory_strips import peaks_of, pieces_of, strips_of, unit_of
 from labkit.draw.painter import Look, across, paint, panel_figure, put_panel_legend
-from labkit.draw.panel import EventsPanel, Mark
+from labkit.draw.panel import EventsPanel, Label, Mark
 from labkit.draw.picture import attach, house_style
-from labkit.simulate import bubble_fraction, makespan
+from labkit.simulate import activations, bubble_fraction, makespan
 from labkit.trace import EVENT_COLUMNS
 
 _HEIGHTS = {"predicted": 0.6, "measured": 1.0}  # of rows
 _STRIP, _GAP = 0.68, 0.34  # the strip under a rank and the gap below it, in rows
+_ABOVE = 0.06  # between bars and strip
 
 
 def timeline(
@@ -39,7 +40,7 @@ def timeline(
     Tables of pipeline steps, by title, are drawn one above the other on one time axis, each from 0
     on with its makespan and bubble. Where a rank waits is grey. The strip below each rank tells of
     how many micro-batches it keeps the activations, over time, with the peak next to it, on one
-    scale for all (:mod:`labkit.draw.memory_strips`).
+    scale for all (:func:`pieces_of`).
 
     Raises ValueError for a table that is empty, lacks columns, or has times that are missing or run
     backwards; of several, by its title; and for ``ax`` beside several tables.
@@ -57,28 +58,26 @@ def timeline(
     return _draw(panel, ax, axis, emulated(events, note=note), data)
 
 
-def overlay(
-    ideal: pd.DataFrame, measured: pd.DataFrame, ax: Axes | None = None, *, note: str = "", time_label: str = ""
-) -> Axes:
+def overlay(ideal: pd.DataFrame, measured: pd.DataFrame, ax: Axes | None = None, *, note: str = "") -> Axes:
     """Draw what should happen over what did happen, rank by rank on one time axis; both begin at 0.
 
     Two event tables as for :func:`timeline`, with the same unit of time. Lines mark where each of
     them ends. In the picture the first one is called predicted, as in every other picture of the
     lab.
     """
-    panel, axis, data = overlay_panel(ideal, measured, time_label)
+    panel, axis, data = overlay_panel(ideal, measured)
     return _draw(panel, ax, axis, emulated(ideal, measured, note=note), data)
 
 
 def overlay_panel(
-    ideal: pd.DataFrame, measured: pd.DataFrame, time_label: str = "", title: str = ""
+    ideal: pd.DataFrame, measured: pd.DataFrame, title: str = ""
 ) -> tuple[EventsPanel, TimeAxis, pd.DataFrame]:
     """Return the panel of :func:`overlay`, its axis, and the table that it shows."""
     given = {"predicted": prepare(ideal, "overlay(ideal)"), "measured": prepare(measured, "overlay(measured)")}
     tables = {source: from_zero(table) for source, table in given.items()}
     panel = lay_out([Part(source, _HEIGHTS[source], table) for source, table in tables.items()])
     ends = {source: float(table["end_s"].max()) for source, table in tables.items()}
-    axis = time_axis(max(ends.values()), time_label)
+    axis = time_axis(max(ends.values()))
     marks = [Mark(end, f"{source} ends at {axis(end)}", source == "predicted") for source, end in ends.items()]
     tagged = [table.assign(source=source)[["source", *EVENT_COLUMNS]] for source, table in tables.items()]
     return replace(panel, marks=marks, title=title), axis, pd.concat(tagged, ignore_index=True)
@@ -118,9 +117,7 @@ def _several(tables: Mapping[str, pd.DataFrame], note: str, time_label: str) -> 
         .astype({"kept": "Int64"})
         for title, events in steps.items()
     ]
-    note, unit = emulated(*tables.values(), note=note), unit_of(pieces.values())
-    note = f"{note.removesuffix('.')}. {unit}" if note and unit else note or unit
-    return panel_figure(panels, axis, note, data).axes[-1]
+    return panel_figure(panels, axis, emulated(*tables.values(), note=note), data).axes[-1]
 
 
 def _step_panel(
@@ -130,14 +127,23 @@ def _step_panel(
     panel, makespan_s = lay_out([Part("", 1.0, events)], gap=_GAP, strip=_STRIP), makespan(events)
     bars = panel.bars.assign(bottom=panel.bars["top"] + panel.bars["height"], rank=events["rank"])
     rows = bars[events["lane"] == "compute"].groupby("rank").agg({"top": "min", "bottom": "max"})
+    peaks: dict[int, float] = pieces.groupby("rank")["micro_batches"].max().to_dict()  # type: ignore[assignment]
     return replace(
         panel,
         title=title,
         facts=f"makespan {axis(makespan_s)}   bubble {100 * bubble_fraction(events):.1f} %",
         idle=rows.assign(left=_end_s(events) - makespan_s, right=_end_s(events)),
-        strips=strips_of(pieces, panel, _STRIP, most_kept),
-        peaks=peaks_of(pieces, panel, _STRIP),
+        strips=_strips_of(pieces, panel, most_kept),
+        peaks=[Label(panel.ranks[rank][1] + _STRIP / 2, f"{peak:.4g}") for rank, peak in peaks.items()],
     )
+
+
+def _strips_of(pieces: pd.DataFrame, panel: EventsPanel, most: float) -> pd.DataFrame:
+    """Return the strips under the ranks, full for ``most`` micro-batches."""
+    bottom = np.array([panel.ranks[rank][1] + _STRIP for rank in pieces["rank"]])
+    ends = {"left": pieces["start_s"], "right": pieces["end_s"]}
+    share = pieces["micro_batches"] / most
+    return pd.DataFrame({**ends, "top": bottom - _STRIP + _ABOVE, "bottom": bottom, "share": share})
 
 
 def _end_s(events: pd.DataFrame) -> float:
@@ -146,3 +152,21 @@ def _end_s(events: pd.DataFrame) -> float:
     if computed.empty:
         raise ValueError("it has no spans in the lane compute")
     return float(computed["end_s"].max())
+
+
+def pieces_of(events: pd.DataFrame, end_s: float) -> pd.DataFrame:
+    """Return the pieces of each rank's step function until ``end_s``, a row each.
+
+    Columns: rank, start_s, end_s, kept, micro_batches. ``kept`` counts activations of a stage. A
+    rank with v stages runs its share of the model in v parts, so one counts as a v-th of one of the
+    ``micro_batches``: different schedules of one model compare. Errors are those of
+    :func:`labkit.simulate.activations`.
+    """
+    steps = activations(events)
+    n_stages = events[(events["name"] == "forward").to_numpy()].groupby("rank")["stage"].nunique()
+    rank, time_s, count = (steps[name].to_numpy() for name in ("rank", "time_s", "count"))
+    ends_rank = np.diff(rank, append=-1) != 0
+    ends = ends_rank | (np.diff(time_s, append=np.nan) != 0)  # of several steps at one time the last counts
+    rank, time_s, count, ends_rank = (values[ends] for values in (rank, time_s, count, ends_rank))
+    pieces = {"rank": rank, "start_s": time_s, "kept": count, "end_s": np.where(ends_rank, end_s, np.roll(time_s, -1))}
+    return pd.DataFrame(pieces | {"micro_batches": count / n_stages.loc[rank].to_numpy()})

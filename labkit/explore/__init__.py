@@ -9,7 +9,7 @@ grids          ring_explorer, fill_ring, collectives_explorer
 worker_queue   record_queue: a Pipe's tasks while they wait
 
 timeline             the one widget that shows every picture: event tables, a labkit.draw.panel
-scene_message        what the page gets; events_message: an event table, with facts about its ops
+scene_message        what the page gets: panels, and event tables with facts about their ops
 browser              what the page does with it: it lays out, draws and explains
 form_explorer        a picture under a form, of which every control is a trait
 explorer             what all explorers share; rank_run: how they run something on real ranks
@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING
 from labkit.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from labkit.explore.buckets.gradients import Gradients
     from labkit.explore.buckets.widget import bucket_explorer
     from labkit.explore.grids.ring_answer import fill_ring
     from labkit.explore.grids.widget import collectives_explorer, ring_explorer
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from labkit.explore.worker_queue import record_queue
 
 _HOMES = {
-    "Gradients": "buckets.gradients",
     "Timeline": "timeline",
     "bucket_explorer": "buckets.widget",
     "collectives_explorer": "grids.widget",

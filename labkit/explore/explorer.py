@@ -41,14 +41,14 @@ class Explorer(StaticFallback, ipywidgets.VBox):
 
     def say(self, text: str) -> None:
         """Say ``text`` in the line above the picture, which a screen reader reads aloud."""
-        self.timeline.said = text
+        self.timeline.narration = text
 
-    def guarded(self, action: Callable[[], None]) -> Callable[..., None]:
-        """Return a callback for widgets that does ``action`` and says what it raises."""
+    def guarded(self, action: Callable[..., None]) -> Callable[..., None]:
+        """Return a callback that does ``action`` and says what it raises."""
 
-        def callback(*_: Any) -> None:
+        def callback(*arguments: Any) -> None:
             try:
-                action()
+                action(*arguments)
             except Exception as error:
                 self.say(sentence_of(error))
 
@@ -63,12 +63,12 @@ def sentence_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def table_html(table: pd.DataFrame, index: bool = False) -> str:
-    """Return a table for an ``ipywidgets.HTML``, in the explorers' style.
+def table_html(table: pd.DataFrame) -> str:
+    """Return a table in the explorers' style: its columns are headers, and rows that have names.
 
-    Its columns are headers, and with ``index`` its rows too. It is made here as it follows every
-    move of a slider, for which pandas' own takes too long.
+    It is made here as it follows every move of a slider, for which pandas' own takes too long.
     """
+    index = not isinstance(table.index, pd.RangeIndex)
     head = "".join(f'<th scope="col">{as_html(str(name))}</th>' for name in table)
     lines = []
     for name, *cells in table.itertuples():
@@ -143,13 +143,13 @@ class RunButtons(ipywidgets.HBox):
         on_progress.set(self._show_progress)  # in this thread, as the next
         is_stopped.set(self._stop_asked.is_set)
         try:
-            said = self._action()
+            narration = self._action()
         except KeyboardInterrupt:
-            said = "Stopped: its ranks have ended."
+            narration = "Stopped: its ranks have ended."
         except TodoError as error:
-            said, self.refusal.value = "", f'<span role="alert">{html.escape(sentence_of(error))}</span>'
+            narration, self.refusal.value = "", f'<span role="alert">{html.escape(sentence_of(error))}</span>'
         except Exception as error:
-            said = sentence_of(error)
+            narration = sentence_of(error)
         self.start.disabled, self.stop.disabled, self.bar.layout.display = False, True, "none"
         self._one_at_a_time.release()
-        self._say(said)
+        self._say(narration)

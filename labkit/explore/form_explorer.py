@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from labkit.draw.panel import Panel, TimeAxis
 from labkit.explore.explorer import Explorer, RunButtons, table_html
+from labkit.explore.scene_message import scene_of
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 
@@ -39,8 +40,8 @@ class View(NamedTuple):
 
     ``figure()`` is what stands for it in print, with an alt text of its own if ``printed_alt`` is
     one. Panels lie on an axis of ``time``, or without it on columns; a grid ``opens_at`` a step.
-    ``said`` stands above the picture, and controls that do not count now are ``disabled``. With
-    ``row_names`` the table has its index. ``title`` stands over a file, if its alt text is long.
+    ``narration`` stands above the picture, and controls that do not count now are ``disabled``.
+    ``title`` stands over a file.
     """
 
     panels: Sequence[Panel]
@@ -51,9 +52,8 @@ class View(NamedTuple):
     printed_alt: str = ""
     opens_at: int = 0
     time: TimeAxis | None = None
-    said: str = ""
+    narration: str = ""
     disabled: Collection[str] = ()
-    row_names: bool = False
     title: str = ""
 
 
@@ -66,7 +66,7 @@ class FormExplorer(Explorer):
 
     ``view(recorded, **values)`` returns what to show for the ``values`` of ``controls``;
     ``recorded`` is what real ranks did, None before. ``run`` is a button's label, and what it does
-    to the explorer and returns to be said. ``with_numbers`` puts the view's table below.
+    to the explorer and returns to be said.
     Assigning anything but an option raises TraitError.
     """
 
@@ -77,9 +77,8 @@ class FormExplorer(Explorer):
         values: Mapping[str, Any],
         *,
         run: tuple[str, Callable[[Any], str]] | None = None,
-        with_numbers: bool = True,
     ):
-        self.view, self.recorded, self.with_numbers = view, None, with_numbers
+        self.view, self.recorded = view, None
         self.controls = {control.name: control for control in controls}
         self.record: Callable[[], str] | None = None
         self.runner: RunButtons | None = None
@@ -91,8 +90,8 @@ class FormExplorer(Explorer):
         super().__init__([*([self.runner] if self.runner else []), timeline], timeline)
         options = {name: list(control.options.values()) for name, control in self.controls.items()}
         self.add_traits(**{name: traitlets.Enum(options[name], default_value=values[name]) for name in options})
-        self.observe(self.guarded(self.refresh), [*options])
-        self.timeline.on_control(self._take)
+        self.observe(self.guarded(lambda _: self.refresh()), [*options])
+        self.timeline.handlers["control"] = self.guarded(self._take)
         self.timeline.library = self._library
         self.refresh()
 
@@ -103,19 +102,18 @@ class FormExplorer(Explorer):
 
     def _take(self, name: str, text: str) -> None:
         """Choose what a reader chose in the page."""
-        self.guarded(lambda: setattr(self, name, self.controls[name].options[text]))()
+        setattr(self, name, self.controls[name].options[text])
 
     def refresh(self) -> None:
         """Show what is chosen."""
         self.shown = shown = self.view(self.recorded, **self.values)
         with self.timeline.hold_sync():
             self.timeline.form = {"controls": self._form(shown)}
-            self.timeline.show(shown.panels, said=shown.said, **self._about(shown))
+            self.timeline.show(shown.panels, **self._about(shown))
 
     def _about(self, shown: View) -> dict[str, Any]:
-        numbers = table_html(shown.table, shown.row_names) if self.with_numbers else ""
-        names = ("time", "alt", "note", "opens_at", "title")
-        return {name: getattr(shown, name) for name in names} | {"numbers": numbers}
+        names = ("time", "alt", "narration", "note", "opens_at", "title")
+        return {name: getattr(shown, name) for name in names} | {"numbers": table_html(shown.table)}
 
     def _form(self, shown: View) -> list[dict[str, Any]]:
         return [
@@ -143,7 +141,7 @@ class FormExplorer(Explorer):
             chosen = {each["name"]: text for each, text in zip(form, choice, strict=True)}
             values = {name: self.controls[name].options[text] for name, text in chosen.items()}
             shown = self.view(self.recorded, **self.values | values)
-            scenes["\n".join(choice)] = self.timeline.scene_of(shown.panels, said=shown.said, **self._about(shown))
+            scenes["\n".join(choice)] = scene_of(shown.panels, **self._about(shown))
         return {"controls": form, "scenes": scenes}
 
     def show_recorded(self, recorded: Any, **values: Any) -> None:

@@ -6,15 +6,18 @@ import html
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from IPython.display import display
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from labkit import draw
 from labkit.base.notebook import static
 from labkit.base.widget_output import instead_of_widget, widget_view
-from labkit.draw.picture import show
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class StaticFallback:
         form = self.static_form()
         with pd.option_context("display.max_colwidth", None, "display.width", 200):  # a sentence stays whole
             if static():
-                display(show(form.figure, alt=form.alt), form.table)
+                display(draw.show(form.figure, alt=form.alt), form.table)
                 return
             table = form.table._repr_html_()  # type: ignore[operator]
             text = f"<p>{html.escape(form.alt)}</p>{table}"

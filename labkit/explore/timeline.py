@@ -7,35 +7,32 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import anywidget
-import matplotlib.pyplot as plt
 import pandas as pd
 import traitlets
 
+from labkit import draw
 from labkit.base.files import write_atomically
 from labkit.base.formats import emulated
-from labkit.draw import Picture, overlay, save
-from labkit.draw import timeline as draw_timeline
 from labkit.draw.layout import RANK, TimeAxis, row_word, time_axis
 from labkit.draw.palette import words_of
 from labkit.draw.panel import Panel
-from labkit.draw.picture import figure_of, figures_folder, render
 from labkit.explore import standalone_html
-from labkit.explore.events_message import EventTables
-from labkit.explore.scene_message import scene_of
+from labkit.explore.scene_message import EventTables, scene_of
 from labkit.explore.static_fallback import StaticFallback, StaticForm
 from labkit.schedule import Schedule
 from labkit.trace import timings
 
-Pick = Callable[[int, int], None]
 _MIME = {"html": "text/html", "png": "image/png", "svg": "image/svg+xml"}
 
 
 class Timeline(StaticFallback, anywidget.AnyWidget):
     """An event table to point at, to step through and to zoom into.
 
-    ``said`` is its line of narration, which a screen reader reads aloud. ``static_form()`` returns
+    ``narration`` is the line over it, which a screen reader reads aloud. ``static_form()`` returns
     what stands for it where there is no browser. In its file the controls of its ``form`` choose
-    from the ``library()``.
+    from the ``library()``. ``handlers`` are called with what a reader does: ``control(name, text)``
+    of the form, ``key(key)`` of ``own_keys`` (pairs such as ("f", "place a forward")), and where
+    bars are placed by hand ``pick(bar)`` (a click, or Enter) and ``drop(bar, x)`` (its middle).
 
     ``events`` is what ``simulate(...)`` or a run gives. With a ``schedule``, or where the table is
     one step of a pipeline, each op says what it needs, what waits for it and why it is late. With
@@ -52,8 +49,7 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
     scene: traitlets.Dict = traitlets.Dict().tag(sync=True)
     own_keys: traitlets.List = traitlets.List().tag(sync=True)
     form: traitlets.Dict = traitlets.Dict().tag(sync=True)  # see labkit.explore.form_explorer, and browser/form.js
-    said = traitlets.Unicode().tag(sync=True)
-    draggable = traitlets.Bool(False).tag(sync=True)  # whether bars are, along the axis: see on_drop
+    narration = traitlets.Unicode().tag(sync=True)
 
     def __init__(
         self,
@@ -62,13 +58,9 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         ideal: pd.DataFrame | None = None,
         *,
         title: str = "",
-        time_label: str = "",
     ):
         super().__init__()
-        self._picked: list[Pick] = []
-        self._dropped: list[Callable[[int, int, float], None]] = []
-        self._pressed: list[Callable[[str], None]] = []
-        self._controlled: list[Callable[[str, str], None]] = []
+        self.handlers: dict[str, Callable[..., None]] = {}
         self._heard: Counter[str] = Counter()  # keys, by view
         self._early: dict[tuple[str, int], str] = {}  # those that came before the ones pressed before them
         self._version = 0
@@ -78,80 +70,28 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         if events is None:
             return
         shown = EventTables.of(events, schedule, ideal, title)
-        axis = time_axis(max(float(table["end_s"].max()) for table in shown.tables.values()), time_label)
+        axis = time_axis(max(float(table["end_s"].max()) for table in shown.tables.values()))
         note = emulated(*(table for table in (events, ideal) if table is not None))
-        self.show([shown], time=axis, alt=_alt(events, ideal, axis), note=note, title=title)
-        self.static_form = lambda: _static_form(events, ideal, time_label, self.scene["alt"])
+        takes = _duration(events, ideal, axis)
+        self.show([shown], time=axis, alt=f"{_what(events)} {takes}", narration=takes, note=note, title=title)
+        self.static_form = lambda: _static_form(events, ideal, self.scene["alt"])
 
     def __repr__(self) -> str:
         return self.scene.get("alt", "an empty Timeline")
 
     # --- what is shown ----------------------------------------------------------------------------
 
-    def show(
-        self,
-        panels: Sequence[Panel | EventTables],
-        *,
-        alt: str,
-        said: str = "",
-        **others: Any,
-    ) -> None:
-        """Show ``panels`` one under the other, as :meth:`scene_of` describes them.
+    def show(self, panels: Sequence[Panel | EventTables], **about: Any) -> None:
+        """Show ``panels`` one under the other, with what :func:`scene_of` says ``about`` them.
 
-        ``alt`` says what is to be seen, ``said`` stands in the picture's line of narration. Where
-        the axis is as long as before, the reader's zoom stays.
+        Where the axis is as long as before, the reader's zoom stays.
         """
         self._version += 1
-        scene = self.scene_of(panels, alt=alt, **others)
+        scene = scene_of(panels, version=self._version, **about)
         with self.hold_sync():  # picture and words arrive together
-            self.scene = scene
-            self.said = said
-
-    def scene_of(
-        self,
-        panels: Sequence[Panel | EventTables],
-        *,
-        alt: str,
-        title: str = "",
-        said: str = "",
-        numbers: str = "",
-        pipeline: dict[str, Any] | None = None,
-        **others: Any,
-    ) -> dict[str, Any]:
-        """Return panels as the page reads them: on an axis of ``time``, or without it of columns.
-
-        ``title`` stands over a file of it, ``numbers``, in HTML, below the picture, and among
-        ``others`` a ``note`` under it. A grid opens at the step ``opens_at``. What a ``pipeline``
-        shows the page works out itself: browser/schedules.js.
-        """
-        scene = scene_of(panels, alt=alt, version=self._version, **others)
-        return scene | {"title": title, "said": said, "numbers": numbers, "pipeline": pipeline}
-
-    @classmethod
-    def of(cls, panels: Sequence[Panel], *, alt: str, time: TimeAxis | None = None, note: str = "") -> Timeline:
-        """Return a Timeline of any panels."""
-        made = cls()
-        made.show(panels, alt=alt, time=time, note=note)
-        return made
+            self.scene, self.narration = scene, scene["narration"]
 
     # --- what a reader does -----------------------------------------------------------------------
-
-    def on_pick(self, callback: Pick) -> None:
-        """Call ``callback(panel, bar)`` when a reader clicks a bar, or presses Enter on it."""
-        self._picked.append(callback)
-
-    def on_drop(self, callback: Callable[[int, int, float], None]) -> None:
-        """Let bars be dragged; ``callback(panel, bar, x)``: where the middle of one is dropped."""
-        self.draggable = True
-        self._dropped.append(callback)
-
-    def on_key(self, callback: Callable[[str], None]) -> None:
-        """Call ``callback(key)`` for ``own_keys``, pairs such as ("f", "place a forward")."""
-        self._pressed.append(callback)
-
-    def on_control(self, callback: Callable[[str, str], None]) -> None:
-        """Call ``callback(name, text)`` when a reader has moved a control of the form."""
-        self._controlled.append(callback)
 
     def _receive(self, _: Any, message: dict[str, Any], __: Any) -> None:
         if "save" in message:
@@ -159,24 +99,19 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         elif "key" in message:
             self._press(message["view"], message["number"], message["key"])
         elif "control" in message:
-            for controlled in self._controlled:
-                controlled(message["control"], message["text"])
-        elif message.get("version") != self._version:
-            return  # about a picture that is no longer there
-        elif "drop" in message:
-            for dropped in self._dropped:
-                dropped(message["panel"], message["drop"], message["x"])
-        elif "pick" in message:
-            for callback in self._picked:
-                callback(message["panel"], message["pick"])
+            self.handlers["control"](message["control"], message["text"])
+        elif message.get("version") == self._version:  # or else it is about a picture that is no longer there
+            if "drop" in message:
+                self.handlers["drop"](message["drop"], message["x"])
+            else:
+                self.handlers["pick"](message["pick"])
 
     def _press(self, view: str, number: int, key: str) -> None:
         """Pass keys on in the order in which they were pressed: messages overtake each other."""
         self._early[view, number] = key
         while next_key := self._early.pop((view, self._heard[view]), None):
             self._heard[view] += 1
-            for pressed in self._pressed:
-                pressed(next_key)
+            self.handlers["key"](next_key)
 
     # --- to keep ----------------------------------------------------------------------------------
 
@@ -185,14 +120,16 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         title = title or self.scene["title"] or self.scene["alt"].removesuffix(".") or "labkit timeline"
         return standalone_html.standalone_html(self.scene, title, self.library())
 
-    def save(self, name: str, *, alt: str = "") -> Picture:
+    def save(self, name: str, *, alt: str = "") -> draw.Picture:
         """Write ``name`` as .png, .svg, .csv, .alt.txt and .html into the folder of figures.
 
         The last plays without a kernel. ``alt`` is the alt text, if it is to say more than the
         picture's own. Errors are those of :func:`labkit.draw.save`.
         """
+        from labkit.draw.picture import figures_folder
+
         form = self.static_form()
-        picture = save(form.figure, name, alt=alt or form.alt)
+        picture = draw.save(form.figure, name, alt=alt or form.alt)
         write_atomically(figures_folder() / f"{name}.html", self.to_html().encode())
         return picture
 
@@ -200,6 +137,10 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         raise ValueError("this Timeline has no static form: give it one, timeline.static_form = ...")
 
     def _download(self, form: str) -> None:
+        import matplotlib.pyplot as plt
+
+        from labkit.draw.picture import figure_of, render
+
         if form == "html":
             content = self.to_html().encode()
         else:
@@ -210,20 +151,22 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         self.send({"download": f"labkit-timeline.{form}", "type": _MIME[form]}, [content])
 
 
-def _static_form(events: pd.DataFrame, ideal: pd.DataFrame | None, time_label: str, alt: str) -> StaticForm:
+def _static_form(events: pd.DataFrame, ideal: pd.DataFrame | None, alt: str) -> StaticForm:
     table = timings(events).rename(columns={RANK: row_word(events)})
     if ideal is not None:
-        return StaticForm(lambda: overlay(ideal, events, time_label=time_label), alt, table)
-    return StaticForm(lambda: draw_timeline(events, time_label=time_label), alt, table)
+        return StaticForm(lambda: draw.overlay(ideal, events), alt, table)
+    return StaticForm(lambda: draw.timeline(events), alt, table)
 
 
-def _alt(events: pd.DataFrame, ideal: pd.DataFrame | None, time: TimeAxis) -> str:
-    """Return one or two sentences on the picture, for who cannot see it."""
+def _what(events: pd.DataFrame) -> str:
+    """Return a sentence on the picture, for readers who cannot see it."""
     ranks, row = sorted(set(events["rank"])), row_word(events)
     names = [words_of(name) for name in dict.fromkeys(events["name"])]
-    seconds = float(events["end_s"].max() - events["start_s"].min())
-    what = f"Timeline of {len(ranks)} {row}{'s' * (len(ranks) > 1)} with {len(events)} bars: {', '.join(names[:6])}"
-    ends = f"{what}. It takes {time(seconds)}."
+    return f"Timeline of {len(ranks)} {row}{'s' * (len(ranks) > 1)} with {len(events)} bars: {', '.join(names[:6])}."
+
+
+def _duration(events: pd.DataFrame, ideal: pd.DataFrame | None, time: TimeAxis) -> str:
+    ends = f"It takes {time(float(events['end_s'].max() - events['start_s'].min()))}."
     if ideal is None:
         return ends
     return f"{ends} Over it the prediction, which takes {time(float(ideal['end_s'].max() - ideal['start_s'].min()))}."

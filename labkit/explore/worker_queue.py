@@ -41,3 +41,16 @@ def record_queue(pipe: Pipe, x: torch.Tensor, warm_up: int = 2) -> pd.DataFrame:
     events = by_stage(recording.events[recording.events["name"].isin(PLACES)])
     first_put_s = events["start_s"].min()
     return events.assign(start_s=events["start_s"] - first_put_s, end_s=events["end_s"] - first_put_s)
+
+
+def waits_ms(events: pd.DataFrame) -> dict[str, float]:
+    """Return how many ms micro-batches wait in all, by place: ``"in the queue of stage 0"``."""
+    from labkit.trace import timings
+
+    total_s = timings(events).set_index(["name", "rank"])["total_s"]
+    places = {"in the queue of stage {}": "queued", "as a result of stage {}": "result waits"}
+    return {
+        place.format(stage): 1000 * total_s[name, stage]
+        for place, name in places.items()
+        for stage in sorted(events["rank"].unique())
+    }

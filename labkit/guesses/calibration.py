@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import re
+import textwrap
 from collections import Counter
 from typing import Any
 
@@ -19,12 +20,15 @@ from matplotlib.axes import Axes
 
 from labkit.base.files import lab_folder
 from labkit.base.formats import MeasuredTable, fact, measured
+from labkit.base.measurement_html import Lines
+from labkit.base.words import words
 from labkit.draw.picture import attach, house_style, new_axes
 from labkit.guesses import store
 from labkit.guesses.feedback import TERMS
 from labkit.stats import Interval, interval
 from labkit.stats.comparison import MIN_REPEATS
 
+LABEL_WIDTH = 62  # characters of a question in a line of the picture
 FAR = 100.0  # a guess that is further off is drawn at the edge
 OTHER = "something else"
 ANSWER_WIDTH, LEFT_OUT_WIDTH = 52, 72  # as text, so that a table is as wide whatever was answered
@@ -32,6 +36,7 @@ _ASKS = re.compile(r"\bguess\(\s*\"(\w+)\"")
 _COLUMNS = [
     "notebook",
     "question",
+    "asked",
     "guess",
     "answer",
     "factor",
@@ -46,6 +51,7 @@ _COLUMNS = [
 def calibration() -> MeasuredTable:
     """Return every guess whose answer has been seen, in the order in which they were answered.
 
+    ``question`` is its name, and ``asked`` its words.
     ``factor`` is guess ÷ answer of a number, and ``times off`` how many times too high or too low
     that is; both are NaN for choices, "I don't know", and where either number is 0.
     ``chance`` is the probability that a random number in the question's range comes at least as
@@ -59,6 +65,7 @@ def calibration() -> MeasuredTable:
         {
             "notebook": notebooks.get(name, ""),
             "question": name,
+            "asked": question_in_words(name),
             "guess": _in_words(facts["guess"]),
             "answer": _in_words(facts["answer"]),
             "factor": (factor := math.nan if facts.get("undecided") else _factor(facts["guess"], facts["answer"])),
@@ -85,9 +92,18 @@ def notebooks_that_ask() -> dict[str, str]:
     return asked_in
 
 
+def question_in_words(name: str) -> str:
+    """Return a question as ``questions.toml`` asks it, or its name where that has none of it."""
+    try:
+        return str(words("questions", name)["text"])
+    except (FileNotFoundError, ValueError):
+        return name
+
+
 def all_guesses(table: pd.DataFrame) -> MeasuredTable:
     """Return :func:`calibration`'s table to read: what was measured is marked, all else exact."""
-    shown = table.drop(columns=["times off", "measured", "undecided"]).astype({"factor": object, "chance": object})
+    shown = table.drop(columns=["question", "times off", "measured", "undecided"])
+    shown = shown.rename(columns={"asked": "question"}).astype({"factor": object, "chance": object})
     for column in ("factor", "chance"):
         shown[column] = shown[column].where(table[column].notna(), "")
         exact = ~table["measured"] & table[column].notna()
@@ -97,15 +113,20 @@ def all_guesses(table: pd.DataFrame) -> MeasuredTable:
     return MeasuredTable(shown)
 
 
-def said_of_calibration(table: pd.DataFrame) -> str:
-    """Return a few lines: how far off, what was left out most often, and getting better or not."""
+def said_of_calibration(table: pd.DataFrame) -> Lines:
+    """Return a few lines: how far off, what was left out most often, and getting better or not.
+
+    With few answers it is fewer lines, and with none it says so.
+    """
+    n_open = sum("answer" not in facts for facts in store.load().values() if "guess" in facts)
+    waiting = f"Guesses whose answer you have not seen yet: {n_open}."
     times_off = table["times off"].dropna()
-    if len(times_off) < 4:
-        return f"{len(table)} answers so far: come back when you have four numbers."
+    if times_off.empty:
+        return Lines(f"No number has been guessed and answered so far. {waiting}")
     n_factors, zeros = len(times_off), len(table.chance.dropna().index.difference(times_off.index))
     lines = [f"Numbers: {n_factors + zeros}, typically {measured(times_off.median(), 'times off')}."]
     if zeros:
-        lines[0] += f" Without a factor, as guess or answer is 0: {zeros}."
+        lines[0] += f" In {zeros} of them the guess or the answer is 0, so there is no factor."
     others = table[table.factor.isna() & table.chance.isna() & (table.guess != "I don't know")]
     choices = others[~others.undecided]
     right = sum(choices.guess == choices.answer)
@@ -122,7 +143,7 @@ def said_of_calibration(table: pd.DataFrame) -> str:
         lines.append(
             f"{total} guesses left something out: {other} {OTHER}; of the terms, most often {fact(most, 38)}: {times}."
         )
-    return "\n".join([*lines, trend(table)])
+    return Lines("\n".join([*lines, trend(table), *([waiting] if n_open else [])]))
 
 
 def trend(table: pd.DataFrame) -> str:
@@ -153,16 +174,16 @@ def terms_left_out(table: pd.DataFrame) -> MeasuredTable:
     return MeasuredTable({"term": named.keys(), "guesses": map(float, named.values())})
 
 
-def draw_calibration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Draw guess ÷ answer of each number, the first on top; 1 is a guess that came true.
+def draw_calibration(table: pd.DataFrame, n: int = 15, ax: Axes | None = None) -> Axes:
+    """Draw guess ÷ answer of the ``n`` numbers furthest off, the first on top; 1 came true.
 
     Raises ValueError where there is no number to draw.
     """
-    numbers = table.dropna(subset="factor")
+    numbers = table.dropna(subset="factor").nlargest(n, "times off")
     if numbers.empty:
         raise ValueError("draw_calibration(table): no number has been guessed and answered yet")
     with house_style():
-        ax = ax or new_axes(7.0, 0.9 + 0.2 * len(numbers))
+        ax = ax or new_axes(10.0, 1.0 + 0.36 * len(numbers))
         places = range(len(numbers))
         ax.axvspan(0.5, 2, color="#009E73", alpha=0.15, linewidth=0, label="within a factor of two")
         ax.axvline(1, color="#222222", linewidth=1, label="the answer")
@@ -178,11 +199,11 @@ def draw_calibration(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
                 look: dict[str, Any] = {"ha": "right" if factor > 1 else "left", "va": "center", "fontsize": 8}
                 look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
                 ax.text((FAR if factor > 1 else 1 / FAR) * (0.8 if factor > 1 else 1.25), place, far, **look)
-        names = numbers.notebook.str.partition("_")[0] + " · " + numbers.question
-        ax.set_yticks(places, labels=names)
+        names = numbers.notebook.str.partition("_")[0] + " · " + numbers.asked.str.replace("`", "")
+        ax.set_yticks(places, labels=[textwrap.fill(name, LABEL_WIDTH) for name in names], fontsize=9)
         ax.invert_yaxis()
         ax.set_xlabel("guess ÷ answer")
-        ax.legend(loc="upper left", bbox_to_anchor=(1.005, 1.0), borderaxespad=0.0)
+        ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.005), ncols=3, borderaxespad=0.0)
     attach(ax, numbers[["notebook", "question", "factor"]])
     return ax
 

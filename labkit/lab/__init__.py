@@ -6,12 +6,22 @@ ladder              the files of examples/, run and compared
 gradient_sync       an iteration of each way to agree on gradients, measured for notebook 05
 cuts                what single modules of a model take, and a pipeline of two of its parts
 sleeping_pipeline   the bubble of a pipeline whose stages sleep
-stage_measurements  what ways to train, micro-batches and recomputation cost in ranks
+recomputation       what a stage costs that recomputes its activations
+kept_memory         the bytes that autograd keeps for backward
+two_workers         the same work for one worker thread and for two
+trained_pipelines   a pipeline that trains, in turns with its stages op after op
+schedules_in_turns  several schedules on the same ranks
+translation_ways    GPT-2 trained several ways
+micro_batches       pipelines of one model with several numbers of micro-batches
 published_results   what others measured, beside the reader's own
 host_cost           what a call of a collective costs its rank
 overlap             a small GPT-2 trained with several ways to agree on gradients, in turns
 learning            the translation task with several seeds at once
 collectives         what ranks hold after a collective, and how long it takes
 by_hand             the translation task in processes of the reader's run_processes
+shards              the gradients of shards beside that of the whole batch
+sorted_shards       what training on shards of short and of long sentences does to the loss
+batch_sizes         what a batch costs, by its size
+terminals           commands that run beside a notebook, as in a terminal
 all_reduces         sums over all ranks with send and receive
 """

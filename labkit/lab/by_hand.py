@@ -9,8 +9,10 @@ from pathlib import Path
 import pandas as pd
 
 from labkit import dp
+from labkit.base.formats import loss
 from labkit.base.rendezvous import free_port
-from labkit.train import TranslateConfig, translate
+from labkit.launch import launch
+from labkit.train import TranslateConfig, metrics, translate
 from labkit.train.translation import Corpus
 
 
@@ -22,6 +24,14 @@ def train(config: TranslateConfig, corpus: Corpus, world_size: int = 2) -> pd.Da
     with tempfile.TemporaryDirectory() as folder:
         dp.run_processes(partial(train_as_rank, config, corpus, free_port(), folder), world_size, "gloo")
         return pd.concat([pd.read_pickle(_record(folder, rank)) for rank in range(world_size)], ignore_index=True)
+
+
+def losses(config: TranslateConfig, corpus: Corpus) -> pd.DataFrame:
+    """Return each rank's losses, as a notebook shows them, of run_processes and of launch."""
+    launched = launch(translate, config, corpus, world_size=2, backend="gloo").values
+    records = {"run_processes": train(config, corpus), "launch": metrics.record(launched)}
+    table = pd.concat(records, names=["started by", "row"]).set_index("rank", append=True).droplevel("row")
+    return table[["local_loss", "loss"]].map(loss)
 
 
 def train_as_rank(

@@ -38,6 +38,11 @@ class Diff:
     def _count(self, sign: str) -> int:
         return sum(line[0] == sign for hunk in self.hunks for line in hunk)
 
+    def count(self, *texts: str) -> int:
+        """Return how many of the lines that come contain one of ``texts``."""
+        lines = [line for hunk in self.hunks for line in hunk if line[0] == "+"]
+        return sum(any(text in line for text in texts) for line in lines)
+
     @property
     def title(self) -> str:
         """Return the names, and how many lines come and go."""

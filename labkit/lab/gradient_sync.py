@@ -1,68 +1,154 @@
-"""Measure an iteration of each way to agree on gradients, and show it: for notebook 05."""
+"""Train BERT with several ways to agree on gradients, in turns, and show it: notebook 05.
+
+A way is as in :mod:`labkit.lab.overlap`; ``step`` is the notebook's, with spans named as PARTS.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+import functools
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import cycle, islice
 from typing import Any, TypeAlias
 
 import pandas as pd
+import torch
+import torch.distributed as dist
 
-from labkit.base.formats import MeasuredTable, loss, measured
+from labkit.base.formats import MeasuredTable, fact, loss, measured
 from labkit.cost import Link, ddp_step
+from labkit.lab.overlap import NO_SYNC, ComputeTimes, InTurns, SyncMethod
 from labkit.lab.published_results import RTE_ACCURACY, RTE_LOSSES
 from labkit.launch import Run, device, launch
-from labkit.stats import Verdict
-from labkit.train.entailment import EntailmentCorpus, collate
-from labkit.train.glue_task import GlueConfig, glue
-from labkit.train.metrics import TrainingResult
-from labkit.train.trainer import Batch, world
+from labkit.models import bert
+from labkit.stats import Verdict, interval
+from labkit.stats.repeated_times import RepeatedTimes
+from labkit.trace import barrier, span, traffic
+from labkit.train.entailment import EntailmentCorpus, collate, count_correct
+from labkit.train.glue_task import epoch_order
+from labkit.train.trainer import Batch, sum_over_ranks, world
 
-Rounds: TypeAlias = Sequence[Mapping[str, Run]]  # of each round, the run of each way
+PARTS = "forward", "backward", "agree", "optimizer"  # of a step, its spans
+RANKS = 4
+_LEARNING_RATE = 1e-3
 
-
-def one_rank_s(config: GlueConfig, corpus: EntailmentCorpus, link: Link | None = None) -> list[float]:
-    """Return the seconds of forward, backward and optimizer of one of two ranks, with no other.
-
-    With a ``link`` it computes where ranks do whose link is emulated: on the CPU.
-    """
-    half = replace(config, sync="none", batch_size=config.batch_size // 2, iterations=12, do_eval=False)
-    run = launch(glue, half, corpus, world_size=1, compared_with=2, link=link, threads=1)
-    return list(run.timings.set_index("name").median_s[["forward", "backward", "optimizer"]])
+Seen: TypeAlias = Sequence[tuple[float, float]]  # of each step, the loss and how far ranks are apart
+Step: TypeAlias = Callable[[Any, Batch, float, torch.optim.Optimizer, Callable[[], object]], torch.Tensor]
 
 
-def own_batches(corpus: EntailmentCorpus, steps: int, batch_size: int) -> Iterator[Batch]:
-    """Yield this rank's share of the first batches: rows r, r + N, r + 2 N … of each."""
+def small_bert(corpus: EntailmentCorpus, seed: int = 0) -> Any:
+    """Return the model that notebook 05 trains, on this rank's device: the same for a seed."""
+    return bert("tiny", seed, vocab_size=corpus.vocab_size, max_position_embeddings=128).to(device())
+
+
+def own_batches(corpus: EntailmentCorpus, batch_size: int, epoch: int = 1) -> Iterator[Batch]:
+    """Yield this rank's share of an epoch's batches: rows r, r + N, r + 2 N … of each."""
     rank, n = world()
-    for start in range(0, steps * batch_size, batch_size):
-        yield collate(corpus.train[start : start + batch_size][rank::n]).to(device())
+    order = epoch_order(len(corpus.train), 0, epoch)
+    for start in range(0, len(order), batch_size):
+        rows = [corpus.train[i] for i in order[start : start + batch_size]]
+        yield collate(rows[rank::n], max(map(len, rows))).to(device())
 
 
-def in_turns(ranks: Any, config: GlueConfig, corpus: EntailmentCorpus, ways: Sequence[str], rounds: int = 2) -> Rounds:
-    """Train six iterations of each way on warm ``ranks``, the ways taking turns."""
-    few = replace(config, iterations=6, do_eval=False)
-    return [{way: ranks.run(glue, replace(few, sync=way), corpus) for way in ways} for _ in range(rounds)]
+# --- training in turns ----------------------------------------------------------------------------
 
 
-def iterations_s(rounds: Rounds) -> pd.DataFrame:
-    """Return the seconds of each iteration, a column per way, without the first of each turn."""
-    return pd.DataFrame(
-        {way: [s for runs in rounds for s in runs[way].values[0].steps.seconds[1:]] for way in rounds[0]}
+def in_turns(
+    step: Step,
+    ways: Mapping[str, SyncMethod],
+    corpus: EntailmentCorpus,
+    iterations: int,
+    batch_size: int = 32,
+    world_size: int = RANKS,
+    **options: Any,
+) -> SyncTurns:
+    """Train a model each way, an iteration in turn; the first of each warms up.
+
+    After each whole epoch each way's accuracy is taken. ``options`` are those of
+    :func:`labkit.launch.launch`.
+    """
+    run = launch(
+        _take_turns,
+        step,
+        dict(ways),
+        corpus,
+        iterations,
+        batch_size,
+        world_size=world_size,
+        compared_with=RANKS,
+        threads=1,
+        **options,
     )
+    return SyncTurns(run, [*ways])
 
 
-def middle_iteration(rounds: Rounds, way: str) -> tuple[Run, int]:
-    """Return run and step of the iteration whose length is nearest the median of ``way``."""
-    steps = [
-        (run, step, s) for run in (runs[way] for runs in rounds) for step, s in enumerate(run.values[0].steps.seconds)
-    ]
-    median = iterations_s(rounds)[way].median()
-    run, step, _ = min((each for each in steps if each[1]), key=lambda each: abs(each[2] - median))
-    return run, step
+def _take_turns(
+    step: Step, ways: Mapping[str, SyncMethod], corpus: EntailmentCorpus, iterations: int, batch_size: int
+) -> dict[str, tuple[list[float], list[float]]]:
+    """Return by way this rank's loss of each iteration, and the accuracy after each epoch."""
+    trained: list[Any] = []
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for name, way in ways.items():
+        model, sync = way(small_bert(corpus))
+        trained.append((model, torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE), sync))
+        found[name] = [], []
+    an_epoch = len(corpus.train) // batch_size
+    for i in range(iterations):
+        if i % an_epoch == 0:
+            batches = own_batches(corpus, batch_size, epoch=1 + i // an_epoch)
+        batch = next(batches)
+        for k, ((losses, accuracy), (model, optimizer, sync)) in enumerate(zip(found.values(), trained, strict=True)):
+            barrier()
+            with span("step", lane="host", step=i * len(ways) + k):
+                last = step(model, batch, batch_size / dist.get_world_size(), optimizer, sync)
+            losses.append(last.item())
+            if i % an_epoch == an_epoch - 1:
+                accuracy.append(_accuracy(model, corpus))
+    return found
+
+
+@torch.no_grad()
+def _accuracy(model: Any, corpus: EntailmentCorpus) -> float:
+    """Return the accuracy on the validation rows, of which each rank takes its share."""
+    rank, n = world()
+    correct = count_correct(getattr(model, "module", model), collate(corpus.validation[rank::n]).to(device()))
+    return sum_over_ranks(correct)[0] / len(corpus.validation)
+
+
+class SyncTurns(InTurns):
+    """Iterations of several ways that took turns, with their losses and accuracies."""
+
+    def __init__(self, run: Run, ways: Sequence[str]):
+        super().__init__(run, ways, PARTS)
+
+    @functools.cached_property
+    def losses(self) -> pd.DataFrame:
+        """The whole batch's loss of each iteration, a column per way: the mean over ranks."""
+        of_rank = [pd.DataFrame({way: found[way][0] for way in self.ways}) for found in self.run.values]
+        return sum(of_rank[1:], of_rank[0]) / len(of_rank)
+
+    @property
+    def accuracy(self) -> dict[str, list[float]]:
+        """The accuracy after each epoch, by way."""
+        return {way: self.run.values[0][way][1] for way in self.ways}
+
+    @property
+    def times_of_ddp(self) -> RepeatedTimes:
+        """How many times as long as with DDP each iteration takes: pairs that ran side by side."""
+        return RepeatedTimes(self.step_s.div(self.step_s["ddp"], axis=0).drop(columns="ddp"))
+
+
+def compute_s(turns: SyncTurns) -> tuple[float, float, float]:
+    """Return the seconds of forward, backward and optimizer where no rank waits for another."""
+    alone: ComputeTimes = turns.compute
+    return alone.forward_s, float(turns.part_s("backward")[NO_SYNC].median()), alone.optimizer_s
+
+
+# --- what a prediction says, and what came --------------------------------------------------------
 
 
 def all_reduce_step(compute_s: Sequence[float], link: Link, host_s: float, sizes_bytes: Sequence[int]) -> pd.DataFrame:
-    """Predict a step of two ranks with one all_reduce per parameter, each after the one before.
+    """Predict a step of four ranks with one all_reduce per parameter, each after the one before.
 
     What is measured is one span for all of them, which does not tell calls from messages: so here
     both are communication. Columns are those of an event table.
@@ -70,7 +156,7 @@ def all_reduce_step(compute_s: Sequence[float], link: Link, host_s: float, sizes
     forward_s, backward_s, optimizer_s = compute_s
     ready_s, each_alone = [backward_s] * len(sizes_bytes), [[i] for i in range(len(sizes_bytes))]
     rates = link.latency_s, link.bytes_per_s, host_s
-    step = ddp_step(forward_s, ready_s, optimizer_s, sizes_bytes, each_alone, 2, *rates, overlap=False)
+    step = ddp_step(forward_s, ready_s, optimizer_s, sizes_bytes, each_alone, RANKS, *rates, overlap=False)
     return step.replace({"lane": {"host": "comm"}})
 
 
@@ -80,18 +166,38 @@ def terms_to_read(terms: Mapping[str, pd.DataFrame], by_formula: Collection[str]
     On a link that is given, one of ``by_formula``, latency and bytes are exact. So is what hides
     where nothing is sent during backward.
     """
-    table = pd.concat(terms).astype(object)
+    table = (1000 * pd.concat(terms)).astype(object)
     given = table.index.isin(list(by_formula), level=0)
     for column, exact in {"latency": given, "bytes": given, "hidden": ~table.index.isin(["ddp"], level=1)}.items():
         table.loc[exact, column] = table.loc[exact, column].map("{:.4g}".format)
     return MeasuredTable(table)
 
 
-def losses_and_accuracy(found: Mapping[str, TrainingResult]) -> MeasuredTable:
+def ratios(
+    place: str, turns: SyncTurns, terms: Mapping[str, pd.DataFrame], **others: Mapping[str, str]
+) -> MeasuredTable:
+    """Return how many times as long as with DDP an iteration is, as predicted and as measured.
+
+    A column per way that is not DDP; ``terms`` are by place, and ``others`` are rows of text that
+    stand below.
+    """
+    iteration_s = terms[place]["iteration"]
+    predicted = iteration_s / iteration_s["ddp"]
+    found = {way: interval(turns.times_of_ddp[way]) for way in ("gather_scatter", "all_reduce")}
+    rows = {
+        "predicted": {way: fact(f"{predicted[way]:.3g}, {found[way].side_of(predicted[way])}", 25) for way in found},
+        "measured": {way: fact(each.text(), 25) for way, each in found.items()},
+    }
+    table = MeasuredTable({name.replace("_", " "): row for name, row in (rows | others).items()}).T
+    return table.rename_axis(f"DDP = 1, {place}")
+
+
+def losses_and_accuracy(*turns: SyncTurns) -> MeasuredTable:
     """Return the first losses and the accuracy after each epoch, and below the published ones."""
     rows = {
-        name: [*map(loss, each.steps.loss[:5]), *(measured(share, width=6) for share in each.accuracy)]
-        for name, each in found.items()
+        way: [*map(loss, each.losses[way][:5]), *(measured(share, width=6) for share in each.accuracy[way])]
+        for each in turns
+        for way in each.ways
     }
     for name, accuracy in RTE_ACCURACY.items():
         losses = RTE_LOSSES.get(name, [None] * 5)
@@ -106,4 +212,56 @@ def against_prediction(predicted_ratio: float, found: Verdict) -> str:
         inside = found.interval.side_of(1 / predicted_ratio) == "inside"
         return "hidden by the noise" if inside else "outside the measured interval"
     expected = "slower" if predicted_ratio > 1 else "faster"
-    return "as measured" if found.word == expected else "the measurement says the opposite"
+    return "as predicted" if found.word == expected else "the opposite"
+
+
+def first_losses(turns: SyncTurns) -> pd.DataFrame:
+    """Return the first losses as a notebook shows them: a row per way."""
+    table = turns.losses[:5].T.map(loss)
+    return table.set_axis([f"loss {i}" for i in range(1, 6)], axis="columns")
+
+
+def five_steps_to_read(one_seed: Sequence[Seen], four_seeds: Sequence[Seen]) -> pd.DataFrame:
+    """Return each rank's losses from one seed, and how far ranks are apart, from one and from four.
+
+    A row per step; how far is the greatest difference of any parameter between two ranks.
+    """
+    columns = {f"loss of rank {rank}": [loss(each) for each, _ in seen] for rank, seen in enumerate(one_seed)}
+    columns["apart, one seed"] = [f"{apart:g}" for _, apart in one_seed[0]]
+    columns["apart, four seeds"] = [loss(apart) for _, apart in four_seeds[0]]
+    return pd.DataFrame(columns, index=pd.RangeIndex(1, len(one_seed[0]) + 1, name="after step"))
+
+
+# --- traffic --------------------------------------------------------------------------------------
+
+
+def sent_bytes(step: Step, ways: Mapping[str, SyncMethod], corpus: EntailmentCorpus, batch_size: int) -> pd.DataFrame:
+    """Return the bytes that each rank sends in an iteration, as the kernel counts them.
+
+    A row per way, a column for rank 0 and one for the mean of the others; NaN where the kernel does
+    not count.
+    """
+    run = launch(_count_traffic, step, dict(ways), corpus, batch_size, world_size=RANKS, backend="gloo", threads=1)
+    first, *others = (pd.Series(found, dtype=float) for found in run.values)
+    return pd.DataFrame({"rank 0": first, "another": sum(others[1:], others[0]) / len(others)})
+
+
+def _count_traffic(
+    step: Step, ways: Mapping[str, SyncMethod], corpus: EntailmentCorpus, batch_size: int, iterations: int = 2
+) -> dict[str, float]:
+    if not traffic.available():
+        return dict.fromkeys(ways, math.nan)
+    found = {}
+    for name, way in ways.items():
+        model, sync = way(small_bert(corpus))
+        optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE)
+        batches = islice(cycle(own_batches(corpus, batch_size)), 2 + iterations)
+        for _ in range(2):  # these set up what the others use
+            step(model, next(batches), batch_size / dist.get_world_size(), optimizer, sync)
+        dist.barrier()
+        with traffic.observe() as seen:
+            for batch in batches:
+                step(model, batch, batch_size / dist.get_world_size(), optimizer, sync)
+        dist.barrier()
+        found[name] = seen.sent_bytes / iterations
+    return found

@@ -18,17 +18,17 @@ from labkit.trace import barrier, span
 _FLOATS = 4  # so few that their bytes take no time
 
 
-def host_cost_s(link: Link, emulated: bool = False, calls: int = 30, times: int = 9) -> float:
+def host_cost_s(link: Link, emulated: bool = False, calls: int = 30, times: int = 9, world_size: int = 2) -> float:
     """Return the seconds that one ``all_reduce`` costs a rank beyond ``link``'s α and β.
 
-    Two ranks call it ``calls`` times in a row, as a training step does, and the row's time less
+    All ranks call it ``calls`` times in a row, as a training step does, and the row's time less
     ``calls`` times what the link takes is shared out; of ``times`` rows it is the median. ``link``
     is the one that the ranks are on: emulated, or fitted to this machine's by calls that came
     alone. It is never below 0.
     """
-    run = launch(_rows_of_calls, calls, times, threads=1, link=link if emulated else None)
+    run = launch(_rows_of_calls, calls, times, world_size=world_size, threads=1, link=link if emulated else None)
     row_s = repeats(run.events).median().item()
-    call_s = ring_all_reduce_s(4 * _FLOATS, 2, link.latency_s, link.bytes_per_s)
+    call_s = ring_all_reduce_s(4 * _FLOATS, world_size, link.latency_s, link.bytes_per_s)
     return fit_host_s([calls], [row_s], [calls * call_s])
 
 

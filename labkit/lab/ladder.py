@@ -1,4 +1,4 @@
-"""Run the files of examples/ as a terminal would, compare losses, and count what FSDP2 saves."""
+"""Run the files of examples/ as a terminal would, compare losses, and count what a step holds."""
 
 from __future__ import annotations
 
@@ -9,23 +9,29 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from labkit.base.formats import MeasuredTable, loss, say
+from labkit.base.formats import MeasuredTable, fact, loss, say
 from labkit.base.rendezvous import LOOPBACK_INTERFACE
+from labkit.lab.kept_memory import kept_for_backward, local_part
 from labkit.launch import device, launch
 from labkit.trace import traffic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Training = tuple[nn.Module, torch.optim.Optimizer, torch.Tensor]
+
+MIB = 2**20
 ROUNDING = 2e-4  # losses are printed with four digits after the point
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would print when it starts and stops
 _LINE = re.compile(r"epoch (\d+), step (\d+), loss ([\d.]+)")
 
 
@@ -41,6 +47,27 @@ def on_ranks(path: str | os.PathLike[str], *options: str, world_size: int = 2) -
     """Run a file on ranks, as torchrun would, and return what rank 0 prints."""
     run = launch(in_rank, str(path), *options, world_size=world_size, compared_with=2, init=False)
     return str(run.values[0])
+
+
+def stopped_and_resumed(path: str | os.PathLike[str]) -> str:
+    """Run one epoch of a file, then the others from its checkpoint; return what both print."""
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = "--checkpoint", f"{folder}/digits.pt"
+        return on_ranks(path, "--epochs", "1", *checkpoint) + on_ranks(path, *checkpoint)
+
+
+def on_ranks_without(statement: str, path: Path) -> str:
+    """Run a copy of a file in which ``statement`` does nothing, and return what rank 0 prints.
+
+    Raises ValueError where the file does not have it once.
+    """
+    code = path.read_text(encoding="utf-8")
+    if code.count(statement) != 1:
+        raise ValueError(f"{path} has {statement!r} {code.count(statement)} times, expected once")
+    with tempfile.TemporaryDirectory() as folder:
+        broken = Path(folder) / path.name
+        broken.write_text(code.replace(statement, "pass"), encoding="utf-8")
+        return on_ranks(broken)
 
 
 def in_terminal(*command: object) -> str:
@@ -79,11 +106,6 @@ def beside(printed: Mapping[int, str], rung: int, before: int) -> MeasuredTable:
     return MeasuredTable(table.groupby("epoch").tail(1).map(loss))
 
 
-def shown(printed: str) -> str:
-    """Return what a file has printed, with its losses as a notebook shows them."""
-    return re.sub(r"loss ([\d.]+)", lambda found: f"loss {loss(float(found[1]))}", printed.rstrip())
-
-
 def draw_losses(printed: Mapping[int | str, str]) -> Axes:
     """Draw the losses of rungs over steps; the last one, which a reader has broken, is dotted."""
     from labkit.draw import charts  # here, because every rank imports this module
@@ -98,7 +120,7 @@ def draw_losses(printed: Mapping[int | str, str]) -> Axes:
     return ax
 
 
-# --- what splitting saves and costs ---------------------------------------------------------------
+# --- what a step holds, sends and takes -----------------------------------------------------------
 
 
 def network() -> nn.Module:
@@ -106,46 +128,60 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 16))
 
 
-def shard(model: nn.Module) -> nn.Module:
-    """Return a model that FSDP2 has split over all ranks, layer by layer."""
-    from torch.distributed.fsdp import fully_shard  # loads much
-
-    mesh = dist.init_device_mesh(device().type, (dist.get_world_size(),))
-    for part in (*(layer for layer in model.children() if isinstance(layer, nn.Linear)), model):
-        fully_shard(part, mesh=mesh)
-    return model
-
-
-def _train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(torch.ones(8, 64, device=device())).sum().backward()
-        optimizer.step()
-
-
-def held_mib(wrap: Callable[[nn.Module], nn.Module]) -> pd.Series:
-    """Return the MiB of parameters, gradients and optimizer state on this rank after a step."""
+def training(wrap: Callable[[nn.Module], nn.Module], n_rows: int = 64) -> Training:
+    """Return the network as ``wrap`` returns it, an optimizer for it, and rows to train on."""
     model = wrap(network().to(device()))
-    optimizer = torch.optim.AdamW(model.parameters())
-    _train(model, optimizer, steps=1)
-    kept: dict[str, list[Any]] = {"parameters": [*model.parameters()]}
-    kept["gradients"] = [parameter.grad for parameter in model.parameters()]
-    kept["optimizer state"] = [each for one in optimizer.state.values() for each in one.values()]
-    return pd.Series({name: sum(_local(each).nbytes for each in tensors) for name, tensors in kept.items()}) / 2**20
+    return model, torch.optim.AdamW(model.parameters()), torch.ones(n_rows, 64, device=device())
 
 
-def _local(tensor: Any) -> torch.Tensor:
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # FSDP2's tensors are a part here
+def held_mib(step: Callable[..., object], training: Training, **options: Any) -> dict[str, float]:
+    """Take a step; return the MiB that this rank then holds, and those kept for backward."""
+    model, optimizer, _ = training
+    with kept_for_backward(model.parameters()) as kept:
+        step(*training, **options)
+    tensors: dict[str, list[Any]] = {
+        "parameters": [*model.parameters()],
+        "gradients": [parameter.grad for parameter in model.parameters()],
+        "optimizer state": [each for one in optimizer.state.values() for each in one.values()],
+    }
+    held = {name: sum(local_part(each).nbytes for each in of) for name, of in tensors.items()}
+    return {name: n_bytes / MIB for name, n_bytes in {**held, "kept for backward": kept.n_bytes}.items()}
 
 
-def sent_mib(wrap: Callable[[nn.Module], nn.Module], steps: int = 3) -> float:
+def sent_mib(step: Callable[..., object], training: Training, steps: int = 3) -> float:
     """Return the MiB that this rank sends in a step, as the kernel counts them."""
-    model = wrap(network().to(device()))
-    optimizer = torch.optim.AdamW(model.parameters())
-    _train(model, optimizer, steps=2)  # these set up what the others use
+    for _ in range(2):
+        step(*training)  # these set up what the others use
     with traffic.observe() as seen:
-        _train(model, optimizer, steps)
-    return seen.sent_bytes / steps / 2**20
+        for _ in range(steps):
+            step(*training)
+    return seen.sent_bytes / steps / MIB
+
+
+class OpTime(NamedTuple):
+    """An op in a profile: how often it ran, and ms, without and with the ops that it calls."""
+
+    op: str
+    calls: int
+    own_ms: float
+    all_ms: float
+
+
+def times_of_ops(profiler: torch.profiler.profile) -> list[OpTime]:
+    """Return a profiler's ops on the CPU."""
+    return [
+        OpTime(each.key, each.count, each.self_cpu_time_total / 1000, each.cpu_time_total / 1000)
+        for each in profiler.key_averages()
+    ]
+
+
+def top_ops(ops: Sequence[OpTime], n: int = 9) -> MeasuredTable:
+    """Return the ``n`` ops that take longest themselves, and those that start collectives."""
+    by_time = sorted(ops, key=lambda op: op.own_ms, reverse=True)
+    collectives = [op for op in by_time if op.op.startswith("c10d::")]
+    others = [op for op in by_time if op not in collectives][:n]
+    rows = {fact(op.op, width=40): [fact(op.calls, width=4), op.own_ms, op.all_ms] for op in (*others, *collectives)}
+    return MeasuredTable(rows, index=["calls", "own ms", "ms with what it calls"]).T
 
 
 def steps_until_one_fails(model: nn.Module, rows: torch.Tensor, steps: int = 3) -> list[Any]:

@@ -160,16 +160,17 @@ class ComputeTimes(NamedTuple):
 class InTurns:
     """Steps of several ways that took turns: step number s belongs to way number s % len(ways).
 
-    As the last line of a cell it shows its header and ``parts``.
+    As the last line of a cell it shows its header and ``parts``. ``spans`` are the names of those
+    parts, which a step's spans have.
     """
 
-    def __init__(self, run: Run, ways: Sequence[Any]):
-        self.run, self.ways = run, ways
+    def __init__(self, run: Run, ways: Sequence[Any], spans: Sequence[str] = PARTS):
+        self.run, self.ways, self.spans = run, ways, spans
 
     @functools.cached_property
     def events(self) -> pd.DataFrame:
-        """The run's events; spans named as PARTS have the number of their step."""
-        return numbered(self.run.events, PARTS)
+        """The run's events; the spans of a step's parts have its number."""
+        return numbered(self.run.events, self.spans)
 
     @functools.cached_property
     def step_s(self) -> RepeatedTimes:
@@ -183,7 +184,7 @@ class InTurns:
     @property
     def parts(self) -> MeasuredTable:
         """Milliseconds of the parts of a step: medians, of the slower rank."""
-        table = MeasuredTable({part: 1000 * self.part_s(part).median() for part in PARTS})
+        table = MeasuredTable({part: 1000 * self.part_s(part).median() for part in self.spans})
         if emulated := self.events.attrs.get("emulated"):
             table.attrs["emulated"] = f"{emulated}; {BY_CONSTRUCTION}"
         return table.rename(columns={"backward": "elapsed in backward"})
@@ -199,6 +200,14 @@ class InTurns:
         seconds = marks["start_s"] - starts.to_numpy()[backward]
         ready_s = seconds[backward > 0].groupby(marks["bucket"]).median()  # without the first round
         return ComputeTimes(forward_s, ready_s.tolist(), optimizer_s)
+
+    def median_step(self, way: Any) -> pd.DataFrame:
+        """Return all ranks' spans of the step of about median length, in seconds from its start."""
+        seconds = self.step_s[way]
+        number = self._numbers(way)[int((seconds - seconds.median()).abs().to_numpy().argmin())]
+        events = self.events[(self.events["step"] == number).fillna(False)]
+        start_s = events["start_s"].min()
+        return events.assign(start_s=events["start_s"] - start_s, end_s=events["end_s"] - start_s)
 
     def typical_step(self, way: Any) -> pd.DataFrame:
         """Return rank 0's backward, wait and all_reduces of the step with the median backward."""

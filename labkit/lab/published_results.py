@@ -7,11 +7,23 @@ first epoch without its first step.
 Playbook: a model of 1B parameters, data parallel on 8 to 256 H100s, sequences of 4,096 tokens; from
 the benchmarks of the Ultra-Scale Playbook (Hugging Face, 2025).
 
+Homework: GPT-2 on two GPUs beside one, homework 4 of CMU's 11-868; how many times as fast an epoch
+is, median and range of 13 public repositories.
+
 Overlap: the fraction of a step that sending gradients during backward saves on 32 GPUs; from Li et
 al., VLDB 2020, arXiv 2006.15704.
+
+Pipeline: how many times as fast as model parallel, of 13 public repositories with this assignment,
+on two GPUs: median, least and greatest.
+
+Micro-batches: time on two devices relative to m = 1, by m. ResNet-50 of torch's RPC tutorial, whose
+batch is fixed; GPipe's Transformer-48 (table 2) and torchgpipe's AmoebaNet-D, inverse throughputs
+whose batches grow with m.
 """
 
 from __future__ import annotations
+
+from labkit.stats import Interval
 
 RTE_LOSSES = {"one process": (0.763, 0.775, 0.716, 0.752, 0.726)}  # of the first five iterations
 RTE_ACCURACY = {  # after each epoch
@@ -22,4 +34,11 @@ RTE_ACCURACY = {  # after each epoch
 }
 RTE_SECONDS = {"gather_scatter": 3.730, "all_reduce": 0.836, "ddp": 0.438}  # of an iteration
 PLAYBOOK_TOKENS_PER_S = {8: 39_273, 16: 37_610, 32: 35_368, 64: 31_112, 128: 24_494, 256: 15_700}  # of each GPU
+HOMEWORK_SPEEDUP = {"weak": Interval(1.74, 1.38, 1.94)}
 OVERLAP_GAINS = {"ResNet50, NCCL": 0.38, "BERT, NCCL": 0.352, "ResNet50, gloo": 0.268, "BERT, gloo": 0.215}
+PIPELINE_GAIN = Interval(1.04, 1.00, 1.31)
+MICRO_BATCHES = {
+    "rpc": {1: 1.0, 2: 12.33 / 16.45, 4: 10.16 / 16.45, 8: 9.08 / 16.45},
+    "gpipe": {1: 1.0, 4: 1 / 1.7, 32: 1 / 1.8},
+    "torchgpipe": {1: 1.0, 4: 1 / 1.54, 32: 1 / 1.77},
+}

@@ -1,1 +1,1 @@
-"""Given code under the students' dp.py and pipe.py."""
+"""Given code under the students' dp.py, shard.py and pipe.py."""

@@ -106,15 +106,6 @@ def middle_of(element) -> tuple[float, float]:
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
-def test_sixteen_ranks_and_sixty_four_micro_batches_can_be_moved_as_well(explore):
-    page = explore("schedule")
-    for name, end in (("ranks", "End"), ("micro-batches", "End"), ("micro-batches", "ArrowLeft")):
-        page.get_by_role("slider", name=name, exact=True).press(end)
-    expect(narration(page)).to_contain_text(f"makespan {3 * (63 + 16 - 1)}", timeout=30_000)
-    rows = page.evaluate("document.querySelector('.labkit-timeline').timeline.scene.panels[0].rows.length")
-    assert rows == 16
-
-
 def test_a_state_that_does_not_parse_is_said_and_the_explorer_lives_on(explore):
     page = explore("schedule")
     state = page.get_by_role("textbox", name="state")
@@ -145,25 +136,23 @@ def test_a_schedule_is_run_on_two_real_ranks_and_laid_over_what_it_should_have_b
     assert {"rank 0", "rank 1"} <= set(rows) and len(rows) > 2, rows  # what was predicted, and what was measured
 
 
-def test_a_two_by_two_puzzle_is_built_by_keyboard_to_par(explore):
+def test_a_puzzle_is_built_by_keyboard_by_buttons_and_by_mouse_and_its_keys_are_not_jupyterlab_s(explore):
     page = explore("puzzle")
-    page.locator(".lk-stage").focus()
-    page.keyboard.press("b")
+    stage, hint = page.locator(".lk-stage"), page.get_by_role("button", name="Hint")
+    stage.press("b")
     expect(narration(page)).to_contain_text("0B0 needs the gradient of 1B0")  # refused
     for key in "ff1fbfb0bb":
         page.keyboard.press(key)  # as a hand does: in no time at all they may arrive in another order
     expect(narration(page)).to_contain_text("Finished in 9: that is par")
-    page.keyboard.press("u")
-    expect(narration(page)).to_contain_text("Undone: 0B1 is off the board")
-
-
-def test_a_bar_of_the_puzzle_is_dragged_to_its_place_and_one_that_cannot_go_there_says_why(explore):
-    page = explore("puzzle")
-    page.get_by_role("button", name="Hint").click()
-    expect(narration(page)).to_contain_text("Place 0F0 next")
-    assert middle_of(narration(page))[1] - middle_of(page.get_by_role("button", name="Hint"))[1] < 100
-    page.locator(".lk-stage").focus()
-    for key in "f1fb0bf1fb0b":
+    for name, said in {"Undo": "7 of 8", "Clear": "The board is empty", "Hint": "Place 0F0 next"}.items():
+        page.get_by_role("button", name=name, exact=True).click()
+        expect(narration(page)).to_contain_text(said)
+    assert middle_of(narration(page))[1] - middle_of(hint)[1] < 100
+    cells = page.locator(".jp-CodeCell").count()
+    for key in ("x", "b", "a", "d", "d", "m"):  # to JupyterLab: cut the cell, a cell below, above; delete; Markdown
+        page.keyboard.press(key)
+    assert page.locator(".jp-CodeCell").count() == cells and page.locator(".jp-MarkdownCell").count() == 0
+    for key in "0f1fb0bf1fb0b":  # while a button has the focus
         page.keyboard.press(key)
     expect(narration(page)).to_contain_text("Finished in 12: par is 9")
     drag_bar(page, "0B0", to=0.1)
@@ -190,14 +179,6 @@ def drag_bar(page: Page, label: str, to: float) -> None:
     page.mouse.up()
 
 
-def test_a_click_on_a_button_places_an_op_and_undo_takes_it_back(explore):
-    page = explore("puzzle")
-    page.get_by_role("button", name="forward", exact=True).click()
-    expect(narration(page)).to_contain_text("0F0 on rank 0 from 0 to 1")
-    page.get_by_role("button", name="Undo").click()
-    expect(narration(page)).to_contain_text("Undone: 0F0 is off the board")
-
-
 def test_an_op_that_was_clicked_in_the_picture_is_told_although_the_picture_is_new(explore):
     page = explore("puzzle")
     page.locator(".lk-stage").focus()
@@ -206,20 +187,10 @@ def test_an_op_that_was_clicked_in_the_picture_is_told_although_the_picture_is_n
     expect(narration(page)).to_contain_text("0F0 on rank 0 from 0 to 1")
     expect(page.locator(".lk-card").first).to_contain_text("0F0")
     page.keyboard.press("ArrowDown")
+    expect(page.locator(".lk-card").first).to_contain_text("Rank 0 keeps the activations of 1 micro-batch")
+    page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    expect(page.locator(".lk-card").first).to_contain_text("1F0: the forward of stage 1 for micro-batch 0, on rank 1")
-
-
-def test_after_a_button_the_puzzle_s_keys_still_work_and_are_not_jupyterlab_s(explore):
-    page = explore("puzzle")
-    page.get_by_role("button", name="Hint").click()
-    page.keyboard.press("f")
-    expect(narration(page)).to_contain_text("0F0 on rank 0 from 0 to 1")
-    page.get_by_role("button", name="Hint").click()
-    cells = page.locator(".jp-CodeCell").count()
-    for key in ("x", "b", "a", "d", "d", "m"):  # to JupyterLab: cut the cell, a cell below, above; delete; Markdown
-        page.keyboard.press(key)
-    assert page.locator(".jp-CodeCell").count() == cells and page.locator(".jp-MarkdownCell").count() == 0
+    expect(page.locator(".lk-card").first).to_contain_text("1F0: forward pass of micro-batch 0, stage 1")
 
 
 def test_the_puzzle_s_keys_are_those_of_its_level(explore):
@@ -263,20 +234,15 @@ def test_a_ring_steps_says_who_sends_what_and_moves_its_chunks_while_the_kernel_
     page.get_by_role("button", name="A step back").click()
     expect(narration(page)).to_contain_text("ring: before step 1 of 4")
     assert picture(page) == first
+    stage.press("Home")
+    for keys, said in (
+        (["ArrowRight"], "at the start: the part of rank 0 alone."),
+        ("...", "from step 2 on: the whole sum"),
+    ):
+        for key in keys:
+            page.keyboard.press(key)
+        expect(page.locator(".lk-card")).to_contain_text(f"Rank 0, chunk 1, {said}")  # the cell in its place
     (tmp_path / "go").touch()
-
-
-def test_a_cell_that_is_pointed_at_changes_with_the_step_and_arrows_go_on_from_it(explore):
-    page = explore("ring")
-    card = page.locator(".lk-card")
-    page.locator(".lk-stage").press("Home")
-    page.keyboard.press("ArrowRight")
-    expect(card).to_contain_text("Rank 0, chunk 1, at the start: the part of rank 0 alone.")
-    for _ in range(3):
-        page.keyboard.press(".")
-    expect(card).to_contain_text("Rank 0, chunk 1, from step 2 on: the whole sum, of all 3 ranks.")
-    page.keyboard.press("ArrowRight")
-    expect(card).to_contain_text("Rank 0, chunk 2, from step 1 on: ")
 
 
 def test_of_a_collective_is_shown_what_each_rank_has_after_it_and_its_sentence(explore):
@@ -352,28 +318,21 @@ STICKS_OUT = f"""() => [...document.querySelectorAll(".labkit-explorer {WIDGETS}
     .map((each) => each.textContent)"""
 
 
-@pytest.mark.parametrize("name", ["schedule", "bucket", "ring"])
-def test_on_a_narrow_page_no_control_is_cut_and_wide_tables_scroll(explore, name):
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_axe_finds_no_grave_fault_in_it_light_or_dark_and_on_a_narrow_page_no_control_is_cut(explore, name):
     import axe
 
     page = explore(name)
     wide = page.viewport_size
+    for theme in ("light", "dark"):
+        change_theme(page, theme)
+        expect(page.locator(".labkit-timeline").first).to_have_attribute("data-theme", theme)
+        axe.check(page, ".jp-OutputArea-output")
     page.set_viewport_size({"width": 420, "height": 900})
     page.wait_for_function("document.querySelector('.labkit-timeline').timeline.layout.width < 420")
     assert page.evaluate(STICKS_OUT) == []
     axe.check(page, ".jp-OutputArea-output")  # what scrolls does so by keyboard too
     page.set_viewport_size(wide)
-
-
-@pytest.mark.parametrize("name", EXPLORERS)
-def test_axe_finds_no_grave_fault_in_it_light_or_dark(explore, name):
-    import axe
-
-    page = explore(name)
-    for theme in ("light", "dark"):
-        change_theme(page, theme)
-        expect(page.locator(".labkit-timeline").first).to_have_attribute("data-theme", theme)
-        axe.check(page, ".jp-OutputArea-output")
 
 
 def test_a_kernel_that_restarts_is_said_and_a_slider_moved_then_is_no_error(explore):
@@ -432,7 +391,7 @@ def test_while_a_time_is_dragged_picture_numbers_and_words_follow_although_the_k
     go.touch()
     run_in_kernel(
         page,
-        f"assert shown.state == '1f1b n=2 m=2 F={forward:g} B=2 vs gpipe', shown.state\nshown.timeline.said = 'told'",
+        f"assert shown.state == '1f1b n=2 m=2 F={forward:g} B=2 vs gpipe', shown.state\nshown.timeline.narration = 'told'",
     )
     expect(narration(page)).to_have_text("told")
     expect(slider).to_have_value(f"{forward:g}")

@@ -9,9 +9,8 @@ import re
 import pytest
 from lab import change_theme, quiet_console, restart_kernel, run_all
 from playwright.sync_api import Page, expect
-from to_do import task
 
-from labkit.explore import Timeline, bucket_explorer, ring_explorer, schedule_explorer
+from labkit.explore import Timeline, ring_explorer, schedule_explorer
 from labkit.schedule import one_f_one_b, zero_bubble_h1
 from labkit.simulate import bubble_fraction, makespan, simulate
 
@@ -155,14 +154,6 @@ def test_playing_goes_on_by_itself_until_the_last_step(page):
     page.get_by_role("button", name="Play").wait_for()
 
 
-def test_space_stops_what_plays(page):
-    page.locator(".lk-stage").focus()
-    page.keyboard.press("Space")
-    page.get_by_role("button", name="Pause").wait_for()
-    page.keyboard.press("Space")
-    page.get_by_role("button", name="Play").wait_for()
-
-
 def test_zooming_and_panning_show_a_part_of_the_axis_and_all_shows_all(page):
     whole = in_sight(page)
     assert whole[0] == 0 and whole[1] >= 8
@@ -237,12 +228,6 @@ def test_axe_finds_no_grave_fault_in_it(page, theme):
     axe.check(page, ".labkit-timeline")
 
 
-def test_the_same_is_there_as_a_table(page):
-    page.get_by_text("The same as a table").click()
-    expect(page.locator(".lk-rows tbody tr")).to_have_count(8)
-    assert "stage" in page.locator(".lk-rows thead").inner_text()
-
-
 @pytest.mark.parametrize(("form", "first"), [("SVG", b"<?xml"), ("PNG", b"\x89PNG"), ("HTML", b"<!doctype html>")])
 def test_the_picture_is_saved_as(page, form, first):
     with page.expect_download() as download:
@@ -311,22 +296,6 @@ def test_the_exported_file_plays_and_says_what_happens(opened):
     expect(opened.locator(".labkit-timeline")).to_have_attribute("data-step", re.compile("[2-9]"))
     opened.get_by_text("The same as a table").click()
     expect(opened.locator(".lk-rows tbody tr")).to_have_count(8)
-
-
-@task("dp.6")
-def test_the_exported_file_of_buckets_has_their_slider_and_words_that_follow_it(lab, tmp_path):
-    path = tmp_path / "buckets.html"
-    path.write_text(bucket_explorer("mlp").timeline.to_html(), encoding="utf-8")
-    with opened_file(lab, path) as page:
-        slider, table = page.get_by_role("slider", name="bucket size"), page.locator(".lk-rows tbody tr")
-        page.get_by_text("The same as a table").click()
-        expect(slider).to_have_attribute("aria-valuetext", "25 MiB")
-        expect(table.filter(has_text=re.compile(r"Bucket \d+: "))).to_have_count(10)
-        slider.press("End")
-        expect(slider).to_have_attribute("aria-valuetext", "500 MiB")
-        expect(table.filter(has_text=re.compile(r"Bucket \d+: "))).to_have_count(4)
-        page.locator(".lk-stage").press("End")
-        expect(card(page)).to_contain_text("Bucket 1: ")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

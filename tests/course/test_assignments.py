@@ -22,7 +22,7 @@ from labkit.todo import TASKS
 from labkit.train import command
 
 ROOT = Path(__file__).parents[2]
-STUDENT_FILES = ("dp.py", "pipe.py")
+STUDENT_FILES = ("dp.py", "pipe.py", "shard.py")
 
 
 # --- figures --------------------------------------------------------------------------------------

@@ -219,7 +219,8 @@ def real_edition(tmp_path_factory):
 
 
 MIN_LETTERS = 30  # of what is long enough to be a solution's, and nobody else's
-IDIOMS = {("x,x=x.get_rank(),x.get_world_size()",)}  # a line with which any rank may begin
+OBJECTS = "x:list[x]=[None]*x.get_world_size()"  # what all_gather_object fills
+IDIOMS = {("x,x=x.get_rank(),x.get_world_size()",), (OBJECTS,), (OBJECTS, "x.all_gather_object(x,x)")}
 
 
 def normalised(lines: Sequence[str]) -> list[str]:

@@ -276,6 +276,7 @@ def test_what_a_grader_should_know_of_an_archive_is_said(tmp_path):
     assert read_submission(zipped(tmp_path / "x.zip", {"mine/labkit/pipe.py": "1"})).remarks == [
         "its manifest.json is missing or cannot be read: labkit submit did not make it",
         "labkit/dp.py is not in it",
+        "labkit/shard.py is not in it",
     ]
     members = {"labkit/dp.py": "1", "old/labkit/dp.py": "2", "labkit/pipe.py": "3", "manifest.json": '{"sha256": {}}'}
     found = read_submission(zipped(tmp_path / "x.zip", members))
@@ -283,6 +284,7 @@ def test_what_a_grader_should_know_of_an_archive_is_said(tmp_path):
     assert found.remarks == [
         "there are 2 labkit/dp.py in it: labkit/dp.py was taken",
         "labkit/pipe.py was changed after labkit submit had packed it",
+        "labkit/shard.py is not in it",
     ]
 
 

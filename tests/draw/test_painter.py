@@ -7,11 +7,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from matplotlib.colors import to_hex
 
 from labkit.draw.layout import time_axis
 from labkit.draw.painter import panel_figure
-from labkit.draw.palette import KEPT, TOO_MUCH
 from labkit.draw.panel import BAR_COLUMNS, Label, Mark, TimedPanel
 from labkit.draw.picture import drawn_data
 
@@ -35,16 +33,10 @@ def test_rows_labels_marks_and_titles_are_drawn():
     assert ax.get_title(loc="left") == "Two bars" and ax.get_xlabel() == "time (s)"
 
 
-def test_what_is_kept_over_the_cap_is_red_and_what_is_only_offered_an_outline():
-    pieces = [(0.0, 1.0, 1.0, 1.5, 0.5, 0), (1.0, 2.0, 1.0, 1.5, 1.0, 1)]
-    strips = pd.DataFrame(pieces, columns=["left", "right", "top", "bottom", "share", "over"])
-    drawn = panel(1.0, 2.0, strips=strips, peaks=[Label(1.25, "2 of 1")])
-    drawn = replace(drawn, bars=drawn.bars.assign(ghost=[False, True]))
-    (ax,) = panel_figure([drawn], AXIS).axes
-    faces = {each.get_zorder(): each.get_facecolor() for each in ax.collections}
-    assert to_hex(faces[1.5][0]) == KEPT and to_hex(faces[1.6][0]).upper() == TOO_MUCH
+def test_what_is_only_offered_is_an_outline():
+    drawn = panel(1.0, 2.0)
+    (ax,) = panel_figure([replace(drawn, bars=drawn.bars.assign(ghost=[False, True]))], AXIS).axes
     assert [len(each.get_facecolor()) for each in ax.collections if each.get_zorder() == 2] == [1, 0]
-    assert "2 of 1" in [text.get_text() for text in ax.texts]
 
 
 def test_panels_on_one_axis_have_one_scale_and_another_axis_has_its_own():

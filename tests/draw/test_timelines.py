@@ -164,16 +164,6 @@ def test_narrow_ops_cover_no_neighbour_and_backwards_are_darker_where_no_hatchin
     assert lightness[1] - lightness[0] > 8
 
 
-def test_the_time_axis_can_be_called_something_else_than_seconds():
-    events = simulate(one_f_one_b(2, 2), 1e-3, 2e-3)
-    label = "time (forward passes)"
-    assert timeline(events, time_label=label).get_xlabel() == label
-    both = overlay(events, events, time_label=label)
-    assert both.get_xlabel() == label
-    assert [text.get_text() for text in both.figure.legends[0].get_texts()][-1] == "measured ends at 0.009"
-    assert max(box[1] for box in drawn_bars(both)) == pytest.approx(9e-3)
-
-
 @pytest.mark.parametrize("fault", [None, two_ranks()[:0], two_ranks().assign(end_s=np.inf)])
 def test_a_table_that_cannot_be_drawn_is_refused_by_name_before_anything_is_drawn(fault):
     draws = {

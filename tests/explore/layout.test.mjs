@@ -85,8 +85,3 @@ test("a point on a label, on the axis or between panels is in none", () => {
   assert.equal(placeOf(layout, layout.gutter + 50, layout.axisTop + 10), null);
   assert.equal(placeOf(layout, layout.gutter + 50, layout.panels[0].bottom + 3), null);
 });
-
-test("a picture without panels or rows has a height", () => {
-  assert.ok(layOut({ axis: "time", panels: [], extent: [0, 1] }, 500).height > 0);
-  assert.ok(layOut(sceneOf([0]), 500).height > 0);
-});

@@ -6,12 +6,6 @@ import { Playback } from "../../labkit/explore/browser/playback.js";
 const stops = { clock: [0, 2, 4], moment: [0, 1, 1.5, 2, 3, 4, 5] };
 const walk = (playback, steps) => Array.from({ length: steps }, () => (playback.move(1), playback.position));
 
-test("at first the whole picture is shown", () => {
-  const playback = new Playback(stops);
-  assert.equal(playback.isOn, false);
-  assert.equal(playback.position, null);
-});
-
 test("a step by clock goes from clock to clock and stays at the last", () => {
   assert.deepEqual(walk(new Playback(stops), 5), [0, 2, 4, 4, 4]);
 });
@@ -78,12 +72,6 @@ test("before the first event there is none to go back to: the first is taken", (
   playback.move(1);
   playback.switchTo("moment");
   assert.equal(playback.position, 1);
-});
-
-test("changing the kind while the whole picture is shown starts nothing", () => {
-  const playback = new Playback(stops);
-  playback.switchTo("moment");
-  assert.equal(playback.isOn, false);
 });
 
 test("without clocks steps go by event", () => {

@@ -83,17 +83,12 @@ def test_what_fails_in_a_rank_is_said_in_a_line(said):
     assert not run.start.disabled
 
 
-def test_stopping_what_does_not_run_does_nothing(said):
-    RunButtons("Run it", lambda: "", said.append).interrupt()
-    assert said == []
-
-
 def test_what_a_callback_raises_is_said_and_goes_no_further():
     slider = ipywidgets.IntSlider(1)
     explorer = Explorer([slider], Timeline(simulate(gpipe(2, 2))))
-    slider.observe(explorer.guarded(lambda: int("many")), "value")
+    slider.observe(explorer.guarded(lambda _: int("many")), "value")
     slider.value = 2
-    assert explorer.timeline.said == "ValueError: invalid literal for int() with base 10: 'many'"
+    assert explorer.timeline.narration == "ValueError: invalid literal for int() with base 10: 'many'"
 
 
 def test_an_error_without_words_has_its_name():
@@ -103,7 +98,7 @@ def test_an_error_without_words_has_its_name():
 
 def test_a_table_in_an_explorer_has_headers_and_holds_no_markup():
     table = pd.DataFrame({"<b>": [1.23456, float("nan")]}, index=["a & b", "c"])
-    assert table_html(table, index=True) == (
+    assert table_html(table) == (
         '<table class="labkit-metrics"><thead><tr><td></td><th scope="col">&lt;b&gt;</th></tr></thead>'
         '<tbody><tr><th scope="row">a &amp; b</th><td>1.235</td></tr><tr><th scope="row">c</th><td></td></tr></tbody></table>'
     )

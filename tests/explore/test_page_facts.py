@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from page_in_node import BROWSER, NODE, in_node
 from pipelines import EVENT_NAMES, eighths, play, random_schedules, schedules, table_of
 
-from labkit.draw.memory_strips import pieces_of
-from labkit.explore.events_message import EventTables
-from labkit.explore.schedules.values import metrics_of
-from labkit.simulate import simulate
+from labkit.draw.timelines import pieces_of
+from labkit.explore.scene_message import EventTables
+from labkit.simulate import bubble_fraction, makespan, simulate
 from labkit.simulate.idle import IdleReasons, critical_ops
 from labkit.simulate.replay import replay_events
 
@@ -66,17 +65,35 @@ def facts_of(schedule, events):
                 why = reasons.at(rank, (left + right) / 2)
                 waits_for, op = (None if each is None else str(each) for each in (why.waits_for, why.op))
                 gaps.append([rank, left, right, why.code, op, waits_for])
-    m = metrics_of(run)
     kept = pieces_of(events, last)[["rank", "start_s", "end_s", "micro_batches"]]
+    critical = critical_ops(run, reasons.waited_for)
     needed = [None if op is None else str(ops[op]) for op in run.dependencies.input_op]
     return {
         "needs": dict(zip(map(str, ops), needed, strict=True)),
         "times": times,
-        "critical": [str(ops[op]) for op in critical_ops(run, reasons.waited_for)],
-        "metrics": [m.makespan_s, *m.bubbles, m.peak, m.peak_rank, m.critical_ops, m.critical_share],
+        "critical": [str(ops[op]) for op in critical],
+        "metrics": [
+            *bubbles_of(events),
+            *peak_of(kept),
+            len(critical),
+            run.duration_s[critical].sum() / run.makespan_s,
+        ],
         "kept": kept[kept["end_s"] > kept["start_s"]].to_numpy().tolist(),
         "gaps": gaps,
     }
+
+
+def bubbles_of(events):
+    """Makespan, the bubble of the lab, two of Megatron's, and that of zero bubble."""
+    busy = (events["end_s"] - events["start_s"]).groupby(events["rank"]).sum()
+    taken = events.groupby("rank")["end_s"].max() - events.groupby("rank")["start_s"].min()
+    longest, bubble, took = taken.argmax(), bubble_fraction(events), makespan(events)
+    return took, bubble, bubble / (1 - bubble), bubble * took, 1 - busy.iloc[longest] / taken.iloc[longest]
+
+
+def peak_of(kept):
+    first = kept.loc[kept["micro_batches"].idxmax()]
+    return first["micro_batches"], first["rank"]
 
 
 def assert_same(found, expected):

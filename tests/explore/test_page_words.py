@@ -10,8 +10,7 @@ from page_in_node import NODE, in_node
 
 from labkit.draw.layout import time_axis
 from labkit.explore import Timeline
-from labkit.explore.events_message import EventTables
-from labkit.explore.scene_message import scene_of
+from labkit.explore.scene_message import EventTables, scene_of
 from labkit.schedule import gpipe, one_f_one_b
 from labkit.simulate import by_stage, simulate
 from labkit.trace import event_table

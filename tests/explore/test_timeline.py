@@ -11,7 +11,7 @@ from html_files import script_of
 
 from labkit.draw import PALETTE
 from labkit.explore import Timeline, static_fallback
-from labkit.explore.events_message import EventTables
+from labkit.explore.scene_message import EventTables
 from labkit.schedule import gpipe, one_f_one_b, zero_bubble_h1
 from labkit.simulate import simulate
 from labkit.trace import event_table
@@ -57,27 +57,27 @@ def test_colours_and_hatchings_are_those_of_the_other_pictures():
 
 def test_what_a_reader_picked_in_an_earlier_picture_is_not_heard(timeline):
     heard = []
-    timeline.on_pick(lambda panel, bar: heard.append(bar))
+    timeline.handlers["pick"] = heard.append
     earlier = timeline.scene["version"]
     timeline.show([EventTables.of(simulate(gpipe(1, 1)))], alt="another")
-    receive(timeline, version=earlier, pick=0, panel=0)
+    receive(timeline, version=earlier, pick=0)
     assert heard == []
 
 
 def test_who_listens_hears_what_a_reader_picks_and_presses(timeline):
     heard = []
-    timeline.on_pick(lambda panel, bar: heard.append((panel, bar)))
-    timeline.on_key(heard.append)
-    receive(timeline, pick=3, panel=0)
-    receive(timeline, key="f", panel=0, bar=3, view="a", number=0)
-    assert heard == [(0, 3), "f"]
+    timeline.handlers = {"pick": heard.append, "key": heard.append, "drop": lambda *where: heard.append(where)}
+    receive(timeline, pick=3)
+    receive(timeline, key="f", view="a", number=0)
+    receive(timeline, drop=3, x=1.5)
+    assert heard == [3, "f", (3, 1.5)]
 
 
 def test_keys_are_heard_in_the_order_in_which_they_were_pressed_view_by_view(timeline):
     heard = []
-    timeline.on_key(heard.append)
+    timeline.handlers["key"] = heard.append
     for view, number, key in [("a", 1, "b"), ("b", 0, "x"), ("a", 2, "u"), ("a", 0, "f"), ("b", 1, "y")]:
-        receive(timeline, key=key, panel=0, bar=-1, view=view, number=number)
+        receive(timeline, key=key, view=view, number=number)
     assert heard == ["x", "f", "b", "u", "y"]
 
 

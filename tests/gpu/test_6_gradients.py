@@ -1,4 +1,4 @@
-"""Gradients averaged over NCCL, in every way: the gradient of the whole batch."""
+"""Gradients averaged over NCCL, in every way: the gradient of the whole batch; sharded steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit import dp
+from labkit import dp, shard
 from labkit.launch import device, launch
 from labkit.trace import span
 
@@ -87,6 +87,31 @@ def test_buckets_and_ddp_average_to_the_gradient_of_the_whole_batch(in_bf16, rig
             torch.testing.assert_close(torchs, parameter.grad.float(), **close)
 
 
+def trained_in_shares(name):
+    """Weights after ten steps of ShardedOptimizer on the rank's device, and its full state."""
+    model = small_model().to(device())
+    optimizer = shard.ShardedOptimizer(model.parameters(), vars(torch.optim)[name], lr=0.05)
+    for _ in range(10):
+        optimizer.zero_grad()
+        gradients_of(model, slice(None), 8)
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()], optimizer.full_state_dict()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_a_sharded_optimizer_takes_the_steps_of_a_plain_one_that_loads_its_state_on_nccl(name, world_size):
+    plain = vars(torch.optim)[name]((model := small_model()).parameters(), lr=0.05)
+    for _ in range(10):
+        plain.zero_grad()
+        gradients_of(model, slice(None), 8)
+        plain.step()
+    for weights, full in launch(trained_in_shares, name, world_size=world_size, share_gpu=True).values:
+        for found, parameter in zip(weights, model.parameters(), strict=True):
+            torch.testing.assert_close(found.cpu(), parameter.detach(), rtol=1e-6, atol=1e-9)
+        plain.load_state_dict(full)  # it fits
+
+
 def test_a_buckets_span_lasts_until_its_sum_is_there_on_the_stream():
     def step():
         model = dp.BucketedDataParallel(
@@ -102,3 +127,52 @@ def test_a_buckets_span_lasts_until_its_sum_is_there_on_the_stream():
     whole = run.events[run.events.name == "step"].iloc[0]
     assert sent.bucket.tolist() == list(range(run.values[0])) and (sent.end_s >= sent.start_s).all()
     assert sent.start_s.min() >= whole.start_s and sent.end_s.max() <= whole.end_s + 1e-4
+
+
+def sharded_on_a_gpu(compute_dtype):
+    """The memory that a ShardedModel keeps on this rank's GPU, and its parameters after a step."""
+    torch.manual_seed(3)
+    plain = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4))).to(device())
+    full = {name: parameter.detach().clone() for name, parameter in plain.named_parameters()}
+    before = torch.cuda.memory_allocated()
+    model = shard.ShardedModel(plain, compute_dtype=compute_dtype)
+    kept = torch.cuda.memory_allocated() - before
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.linspace(-1, 1, 8 * 512, device=device()).view(8, 512)[dist.get_rank() :: dist.get_world_size()]
+    model(x).float().square().mean().backward()
+    model.finish_gradient_synchronization()
+    optimizer.step()
+    for name in full:
+        full[name] = full[name].cpu()
+    return kept, {name: parameter.cpu() for name, parameter in model.full_parameters().items()}, full
+
+
+@pytest.mark.parametrize("compute_dtype", [None, torch.bfloat16])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_sharded_model_keeps_one_nth_and_takes_the_step_of_the_whole_batch_on_nccl(world_size, compute_dtype):
+    runs = launch(sharded_on_a_gpu, compute_dtype, world_size=world_size, share_gpu=True).values
+    full = runs[0][2]
+    alone = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4)))
+    alone.load_state_dict(full)
+    alone(torch.linspace(-1, 1, 8 * 512).view(8, 512)).square().mean().backward()
+    n_bytes = sum(parameter.nbytes for parameter in alone.parameters())
+    for kept, found, _ in runs:
+        assert kept <= n_bytes / world_size - n_bytes + 2**20  # the whole parameters are gone
+        for name, parameter in alone.named_parameters():
+            right = -0.1 * parameter.grad
+            assert (found[name] - full[name] - right).norm() < (0.1 if compute_dtype else 0.01) * right.norm()
+
+
+def parallel_mlp_on_a_gpu():
+    torch.manual_seed(5)
+    first, second = torch.nn.Linear(64, 256).to(device()), torch.nn.Linear(256, 64).to(device())
+    x = torch.linspace(-1, 1, 4 * 64, device=device()).view(4, 64)
+    right = second(first(x).relu())
+    found = shard.RowParallelLinear(second)(shard.ColumnParallelLinear(first)(x).relu())
+    return found.cpu(), right.cpu()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_layer_shared_out_over_ranks_computes_what_the_whole_one_does_on_nccl(world_size):
+    for found, right in launch(parallel_mlp_on_a_gpu, world_size=world_size, share_gpu=True).values:
+        torch.testing.assert_close(found, right, rtol=1e-3, atol=1e-4)

@@ -11,9 +11,9 @@ from labkit.stats import verdict
 @pytest.mark.parametrize(
     ("ratio", "a_s", "says"),
     [
-        (2.0, 3.0, "as measured"),
-        (2.0, 0.5, "the measurement says the opposite"),
-        (0.5, 0.5, "as measured"),
+        (2.0, 3.0, "as predicted"),
+        (2.0, 0.5, "the opposite"),
+        (0.5, 0.5, "as predicted"),
         (1.0, 1.0, "hidden by the noise"),
         (2.0, 1.0, "outside the measured interval"),
     ],

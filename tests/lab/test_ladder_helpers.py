@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit.lab import ladder
@@ -19,13 +21,56 @@ def test_the_first_epoch_that_differs_is_named_and_rounding_is_no_difference():
     assert ladder.first_difference(PRINTED, broken.replace("2.1800", "2.1900")) == 1
 
 
+def step(model, optimizer, rows, half=False):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        loss = model(rows).sum()
+    loss.backward()
+    optimizer.step()
+
+
+def split(model):
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    for part in (model[0], model[2], model[4], model):
+        fully_shard(part, mesh=mesh)
+    return model
+
+
+def held(wrap, **options):
+    return ladder.held_mib(step, ladder.training(wrap), **options)
+
+
+def sent(wrap):
+    return ladder.sent_mib(step, ladder.training(wrap))
+
+
+PARAMETERS_MIB = sum(parameter.nbytes for parameter in ladder.network().parameters()) / ladder.MIB
+STATE = ["parameters", "gradients", "optimizer state"]
+
+
 def test_fsdp2_holds_half_of_what_ddp_holds_and_sends_more_than_it():
-    held, sent = (
-        [launch(count, wrap, backend="gloo", threads=1).values[0] for wrap in (DistributedDataParallel, ladder.shard)]
-        for count in (ladder.held_mib, ladder.sent_mib)
-    )
-    n_bytes = sum(parameter.nbytes for parameter in ladder.network().parameters())
-    assert held[0].round(3).tolist() == [round(n * n_bytes / 2**20, 3) for n in (1, 1, 2)]
-    assert (held[0] / held[1]).tolist() == pytest.approx([2, 2, 2], rel=1e-3)
+    whole, part = (launch(held, wrap, backend="gloo", threads=1).values[0] for wrap in (DistributedDataParallel, split))
+    assert [whole[name] for name in STATE] == pytest.approx([n * PARAMETERS_MIB for n in (1, 1, 2)], abs=1e-3)
+    assert [whole[name] / part[name] for name in STATE] == pytest.approx([2, 2, 2], rel=1e-3)
     if traffic.available():
-        assert 1.4 < sent[1] / sent[0] < 2.1  # of rings 1.5; of gloo's reduce_scatter, an all_reduce, 2
+        ddp, fsdp = (
+            launch(sent, wrap, backend="gloo", threads=1).values[0] for wrap in (DistributedDataParallel, split)
+        )
+        assert 1.4 < fsdp / ddp < 2.1  # of rings 1.5; of gloo's reduce_scatter, an all_reduce, 2
+
+
+def test_autocast_keeps_half_for_backward_and_rounded_weights_and_no_less_of_anything_else():
+    whole, half = (held(lambda model: model, half=each) for each in (False, True))
+    assert [half[name] for name in STATE] == [whole[name] for name in STATE]
+    weights_mib = sum(each.weight.nbytes for each in ladder.network()[2::2]) / ladder.MIB  # no gradient of the input
+    rounded = half["kept for backward"] - weights_mib / 2
+    assert rounded == pytest.approx(whole["kept for backward"] / 2, rel=0.05)
+
+
+def test_the_ops_that_hand_over_a_collective_are_in_the_table_however_quick_they_are():
+    ops = [ladder.OpTime("c10d::allreduce_", 1, 0.1, 0.1), *(ladder.OpTime(f"op {i}", 1, i, i) for i in range(1, 20))]
+    names = ladder.top_ops(ops, n=2).index.tolist()
+    assert [name for name in ("op 19", "op 18", "c10d") if not any(name in each for each in names)] == []
+    assert len(names) == 3

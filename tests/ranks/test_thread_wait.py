@@ -134,7 +134,10 @@ FEDORA = {
         ("/usr/local/lib64/python3.12/site-packages/torch/nn/functional.py", False),
         ("<frozen importlib._bootstrap>", False),
         (frames.__file__, False),
-        (os.path.join(os.path.dirname(os.path.dirname(frames.__file__)), "dp.py"), True),
+        *(
+            (os.path.join(os.path.dirname(os.path.dirname(frames.__file__)), name), True)
+            for name in ("dp.py", "shard.py")
+        ),
         ("/tmp/ipykernel_17/2.py", True),
         ("/home/me/lib/python3/my-packages/train.py", True),
     ],

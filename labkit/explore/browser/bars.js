@@ -117,10 +117,11 @@ function* gapsOf(bars) {
   for (const { order } of bars.rows) {
     let free = first;
     for (const bar of order) {
+      if (bars.ghost?.[bar]) continue;
       if (bars.left[bar] - free > least) yield gap(bar, free, bars.left[bar], false);
       free = Math.max(free, bars.right[bar]);
     }
-    if (last - free > least) yield gap(order.at(-1), free, last, true);
+    if (last - free > least && !bars.ghost) yield gap(order.at(-1), free, last, true);
   }
 
   function gap(bar, left, right, after) {

@@ -1,8 +1,10 @@
 // When every op of a pipeline runs if it starts as soon as it can: what labkit.simulate works out, in
 // the page, where a slider need not wait for Python. Pure.
 
-export const NAMES = ["forward", "backward", "input_grad", "weight_grad"];
-const KINDS = ["F", "B", "I", "W"];
+import { KINDS } from "./run.js";
+
+export const NAMES = Object.keys(KINDS);
+const LETTERS = Object.values(KINDS); // F, B, I, W
 const NEAR = 1e-9; // of the makespan
 
 // Return the columns of an event table that do not depend on times, rank by rank: `ranks` has for each
@@ -16,7 +18,7 @@ export function opColumns(ranks) {
     rank,
     stage: column(({ stage }) => stage),
     micro_batch: column(({ microBatch }) => microBatch),
-    name: column(({ kind }) => KINDS.indexOf(kind)),
+    name: column(({ kind }) => LETTERS.indexOf(kind)),
     previous: rank.map((each, i) => (rank[i - 1] === each ? i - 1 : -1)),
     needs: inputsOf(all),
   };
@@ -27,7 +29,7 @@ export function opColumns(ranks) {
 // rank. Throws if the ranks wait for each other.
 export function earliestTimes({ rank, stage, name, previous, needs }, durations, hop) {
   const count = rank.length;
-  const duration = KINDS.map((kind) => durations[kind]);
+  const duration = LETTERS.map((kind) => durations[kind]);
   const start = new Float64Array(count);
   const end = new Float64Array(count).fill(NaN); // until it is known
   const arrival = (i) => (needs[i] < 0 ? 0 : end[needs[i]] + (rank[needs[i]] === rank[i] ? 0 : hop));

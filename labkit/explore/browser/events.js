@@ -2,9 +2,10 @@
 
 import { Bars, grouped } from "./bars.js";
 import { short } from "./explain.js";
-import { Run } from "./run.js";
+import { KINDS, Run } from "./run.js";
 
 const HEIGHTS = { predicted: 0.6 }; // of rows; others are 1
+const BUILT = 1.6; // where ops are placed by hand
 const GAP = 0.4; // between two ranks, in rows
 const STRIP = 0.5; // rows, for what a rank keeps, under it
 const ABOVE_STRIP = 0.06;
@@ -14,9 +15,11 @@ const MAX_CLOCKS = 5000;
 const MAX_MICRO_BATCHES = 2 ** 14;
 const FIRST_BUCKET = 2 ** 30;
 
-// Return the panel of event tables as Python or schedules.js gives them: {title, tables, row, memory}.
-// Of two tables the first is what was predicted. row is what a rank is called.
-export function eventPanel({ title, tables, row, memory, cap }, styles) {
+// Return the panel of event tables as Python or schedules.js gives them: {title, tables, row, memory, cap}.
+// Of two tables the first is what was predicted. row is what a rank is called, cap how much a rank may
+// keep, or each of them. A table that is being built has ops that are only `offered`; then Python gives
+// facts, labels and marks, how many ranks there are, and the op that is chosen.
+export function eventPanel({ title, tables, row, memory, cap, facts = "", labels, marks = [], ranks = 0, chosen = null }, styles) {
   const offsets = [0, tables[0].start_s.length]; // a bar is a row of the tables, one after the other
   const count = tables.reduce((sum, { start_s: start }) => sum + start.length, 0);
   const columns = {
@@ -27,13 +30,16 @@ export function eventPanel({ title, tables, row, memory, cap }, styles) {
     style: new Uint8Array(count),
     chunk: new Uint8Array(count),
     same: new Int32Array(count),
+    ...(tables[0].offered && { ghost: tables[0].offered }),
   };
-  const { labels, rowsOfRanks, height } = layOutRows(tables, offsets, columns, row, memory ? STRIP : 0);
+  const { names, rowsOfRanks, height } = layOutRows(tables, offsets, columns, row, memory ? STRIP : 0, ranks);
   const runs = tables.map((table) => (table.waited_for ? new Run(table) : null));
   tables.forEach((table, k) => describeBars(table, offsets[k], columns, styles));
   const happened = runs.at(-1);
   return {
     title,
+    facts,
+    chosen,
     tables,
     runs,
     offsets,
@@ -43,14 +49,14 @@ export function eventPanel({ title, tables, row, memory, cap }, styles) {
     cap,
     of_ops: tables.some(({ stage }) => stage.some((each) => each >= 0)),
     height,
-    rows: labels,
+    rows: names,
     columns: [],
     peaks: [],
-    marks: tables.length > 1 ? tables.map(endMark) : [],
-    bars: new Bars(columns, tables.flatMap(labelsOf)),
+    marks: tables.length > 1 ? tables.map(endMark) : marks,
+    bars: new Bars(columns, labels ?? tables.flatMap(labelsOf)),
     needs: joinedNeeds(runs, tables, offsets, count),
     critical: new Set(happened ? happened.critical.map((op) => op + offsets[tables.length - 1]) : []),
-    clocks: clocksOf(tables.at(-1)),
+    clocks: tables[0].offered ? [] : clocksOf(tables.at(-1)),
     strips: null,
   };
 }
@@ -65,12 +71,13 @@ export function addStrips(panel, most) {
     right: kept.map(({ right }) => right),
     top: bottom.map((each) => each - STRIP + ABOVE_STRIP),
     bottom,
-    share: kept.map(({ count }) => count / most),
+    share: kept.map(({ count, rank }) => count / (panel.cap?.[rank] ?? most)),
     over: kept.map(({ count }) => count > (panel.cap ?? Infinity)),
   };
   const peaks = new Map();
   for (const { rank, count } of kept) peaks.set(rank, Math.max(count, peaks.get(rank) ?? 0));
-  panel.peaks = [...peaks].map(([rank, peak]) => [panel.rowsOfRanks.get(rank).bottom + STRIP / 2, short(peak)]);
+  const may = (rank) => (panel.cap?.[rank] ? ` of ${panel.cap[rank]}` : "");
+  panel.peaks = [...peaks].map(([rank, peak]) => [panel.rowsOfRanks.get(rank).bottom + STRIP / 2, short(peak) + may(rank)]);
 }
 
 function joined(Kind, tables, name) {
@@ -89,36 +96,47 @@ function joinedNeeds(runs, tables, offsets, count) {
   return needs;
 }
 
-// Give every bar its row. Returns the labels of rows, from where to where each rank lies, and the height of all.
-function layOutRows(tables, offsets, { top, height }, row, strip) {
+// Give every bar its row. Returns the names of rows, from where to where each rank lies, and the height of all.
+function layOutRows(tables, offsets, { top, height }, row, strip, count) {
   const spans = tables.map(spansByRank);
   const used = new Set(tables.flatMap(({ lanes }) => lanes));
   const lanes = [...LANES.filter((lane) => used.has(lane)), ...[...used].filter((lane) => !LANES.includes(lane)).sort()];
-  const ranks = [...new Set(spans.flatMap((byRank) => [...byRank.keys()]))].sort((a, b) => a - b);
+  const ranks = count ? [...Array(count).keys()] : [...new Set(spans.flatMap((byRank) => [...byRank.keys()]))].sort((a, b) => a - b);
   const [names, beside, rowsOfRanks] = [[], [], new Map()];
   let y = 0;
   for (const rank of ranks) {
     const first = y;
     tables.forEach((table, k) => {
-      const rowHeight = HEIGHTS[table.title] ?? 1;
+      const rowHeight = table.offered ? BUILT : HEIGHTS[table.title] ?? 1;
       for (const lane of lanes) {
-        const chosen = (spans[k].get(rank) ?? []).filter((i) => table.lanes[table.lane[i]] === lane);
-        if (!chosen.length) continue;
+        const all = (spans[k].get(rank) ?? []).filter((i) => table.lanes[table.lane[i]] === lane);
+        const chosen = table.offered ? all.filter((i) => !table.offered[i]) : all;
+        if (!all.length && !table.offered) continue;
         const { rows, count } = stack(chosen, table);
         chosen.forEach((i, which) => {
           top[offsets[k] + i] = y + rowHeight * (rows[which] + TOP);
           height[offsets[k] + i] = HEIGHT * rowHeight;
         });
+        if (table.offered) shareRow(all.filter((i) => table.offered[i]), table, y, rowHeight, { top, height });
         const label = [table.title, lanes.length > 1 ? lane : ""].filter(Boolean).join(" ");
         if (label) beside.push([y + (rowHeight * count) / 2, label, true]);
-        y += rowHeight * count;
+        y += rowHeight * (table.offered ? 1 : count);
       }
     });
     names.push([(first + y) / 2, `${row} ${rank}`]);
     rowsOfRanks.set(rank, { top: first, bottom: y });
     y += strip + GAP;
   }
-  return { labels: [...names, ...beside], rowsOfRanks, height: y };
+  return { names: [...names, ...beside], rowsOfRanks, height: y };
+}
+
+// Ops that are offered at the same time share the row of their rank.
+function shareRow(offered, table, y, rowHeight, { top, height }) {
+  const { rows, count } = stack(offered, table);
+  offered.forEach((i, which) => {
+    height[i] = (HEIGHT * rowHeight) / count;
+    top[i] = y + TOP * rowHeight + rows[which] * height[i];
+  });
 }
 
 function spansByRank({ rank }) {
@@ -147,14 +165,13 @@ function stack(chosen, { start_s: start, end_s: end }) {
 function describeBars(table, offset, { style, chunk, same }, styles) {
   const { rank, name, names, stage, micro_batch: microBatch, bucket } = table;
   const looks = names.map((each) => styles.findIndex((style) => style.name === each));
-  const isPass = names.map((each) => ["forward", "backward", "input_grad", "weight_grad"].includes(each));
-  const isForward = names.map((each) => each === "forward");
+  const kinds = names.map((each) => KINDS[each]);
   const chunks = chunksOfStages(table);
   for (let i = 0; i < name.length; i++) {
-    const op = isPass[name[i]] && stage[i] >= 0 && microBatch[i] >= 0;
+    const op = kinds[name[i]] && stage[i] >= 0 && microBatch[i] >= 0;
     style[offset + i] = looks[name[i]];
     chunk[offset + i] = chunks.get(rank[i])?.get(stage[i]) ?? 0;
-    same[offset + i] = op ? 2 * (MAX_MICRO_BATCHES * stage[i] + microBatch[i]) + !isForward[name[i]]
+    same[offset + i] = op ? 2 * (MAX_MICRO_BATCHES * stage[i] + microBatch[i]) + (kinds[name[i]] !== "F")
       : bucket[i] >= 0 ? FIRST_BUCKET + bucket[i] : -1;
   }
 }

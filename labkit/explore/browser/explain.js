@@ -1,6 +1,8 @@
 // Say in words what a picture shows: what a bar is and why it is late, what an idle rank waits for, what
 // is kept, and what happens at a time. In a notebook and in a file, whether or not a kernel is there. Pure.
 
+import { KINDS } from "./run.js";
+
 const PASSES = { F: "forward pass", B: "backward pass", I: "input gradient", W: "weight gradient" };
 // What an op of the second kind takes from one of the first.
 const OUTPUTS = { FF: "the activation of", FB: "the loss of", FI: "the loss of", IW: "what is left over from" };
@@ -67,6 +69,7 @@ class PanelWords {
 
   bar(bar) {
     const { which, row, table, run } = this.placeOf(bar);
+    if (table.offered?.[row]) return this.offer(run, row);
     const isOp = run?.isOp(row);
     const [head, ...lines] = isOp ? this.op(run, row) : this.span(table, row);
     const ideal = which === 1 && isOp ? this.panel.runs[0] : null;
@@ -74,17 +77,29 @@ class PanelWords {
     return [table.title ? `${head}, ${table.title}` : head, ...lines].join("\n");
   }
 
+  offer(run, op) {
+    const { rank, start_s: start, end_s: end } = run.table;
+    const place = `It may be placed on ${this.row} ${rank[op]}, from ${this.write(start[op])} to ${this.write(end[op])}`;
+    return `${this.heading(run, op)}\n${place}: click it, or press Enter.`;
+  }
+
+  heading(run, op) {
+    const { stage, micro_batch: microBatch } = run.table;
+    const inStage = this.row === "rank" ? `, stage ${stage[op]}` : ""; // else its row says it
+    return `${run.nameOf(op)}: ${PASSES[run.kinds[op]]} of micro-batch ${microBatch[op]}${inStage}`;
+  }
+
   // Return what an op is, what it needs, what waits for it, and why it is late.
   op(run, op) {
     const { table } = run;
-    const { rank, stage, micro_batch: microBatch, start_s: start, end_s: end } = table;
-    const inStage = this.row === "rank" ? `, stage ${stage[op]}` : ""; // else its row says it
+    const { rank, start_s: start, end_s: end } = table;
+    const mayGrow = table.offered?.some(Boolean); // what waits may not be there yet
     const consumers = (run.consumers.get(op) ?? []).map((each) => this.named(run, each, rank[op]));
     return [
-      `${run.nameOf(op)}: ${PASSES[run.kinds[op]]} of micro-batch ${microBatch[op]}${inStage}`,
+      this.heading(run, op),
       `${this.Row} ${rank[op]}, ${this.write(start[op])} to ${this.write(end[op])}: takes ${this.lasting(end[op] - start[op])}.`,
       this.input(run, op),
-      consumers.length ? `${listed(consumers)} ${consumers.length > 1 ? "wait" : "waits"} for it.` : "Nothing waits for it.",
+      consumers.length ? `${listed(consumers)} ${consumers.length > 1 ? "wait" : "waits"} for it.` : mayGrow ? "" : "Nothing waits for it.",
       this.lateness(run, op),
     ];
   }
@@ -242,7 +257,7 @@ class PanelWords {
   // Return how a span is named in a line: its op, or its name and number.
   spanName(table, i) {
     const { name, names, stage, micro_batch: microBatch, bucket } = table;
-    const kind = { forward: "F", backward: "B", input_grad: "I", weight_grad: "W" }[names[name[i]]];
+    const kind = KINDS[names[name[i]]];
     if (kind && stage[i] >= 0 && microBatch[i] >= 0) return `${stage[i]}${kind}${microBatch[i]}`;
     const number = [bucket[i], microBatch[i]].find((each) => each >= 0);
     return number === undefined ? wordsOf(names[name[i]]) : `${wordsOf(names[name[i]])} ${number}`;

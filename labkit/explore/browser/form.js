@@ -1,8 +1,9 @@
 // The form of an explorer: native controls with their names, in a notebook and in a file.
 //
-// A control is {name, label, look, value, hidden, disabled}. By its look it is a "menu", a "slider" or
-// "buttons", with `options`, which are texts or pairs [value, text]; a "range" from `min` to `max` in
-// steps of `step`, which may say a `readout` of its own; a "check"; a "text"; or an "action", a button.
+// A control is {name, label, look, value, hidden, disabled}. By its look it is a "menu" or
+// "buttons", with `options`, which are texts or pairs [value, text]; a "slider" over options, or from `min`
+// to `max` in steps of `step`, which may say a `readout` of its own; a "check"; a "text"; "words" to read; or
+// an "action", a button. Those of a `group` stand in one row.
 
 export class Form {
   // onInput(name, value, isFinal): a control has another value; one that is dragged has its last.
@@ -16,11 +17,15 @@ export class Form {
 
   // Show these controls. Those that are there already take their values, and keep the focus.
   show(controls) {
-    const built = JSON.stringify(controls.map(({ name, label, look, options, group }) => [name, label, look, options, group]));
-    if (built !== this.built) {
-      this.built = built;
-      this.fields = new Map(controls.map((control) => [control.name, FIELDS[control.look](control, this.onInput)]));
+    const shapes = controls.map(({ name, label, look, options, group }) => JSON.stringify([name, label, look, options, group]));
+    if (shapes.join() !== this.built) {
+      this.built = shapes.join();
+      const { activeElement } = document;
+      const kept = ({ name }, shape) => (this.fields.get(name)?.shape === shape ? this.fields.get(name) : null);
+      const fieldOf = (control, shape) => kept(control, shape) ?? { shape, ...FIELDS[control.look](control, this.onInput) };
+      this.fields = new Map(controls.map((control, k) => [control.name, fieldOf(control, shapes[k])]));
       this.root.replaceChildren(...this.inGroups(controls));
+      if (activeElement.isConnected) activeElement.focus();
     }
     this.root.hidden = controls.length === 0;
     for (const control of controls) {
@@ -30,7 +35,6 @@ export class Form {
     }
   }
 
-  // Controls of a group stand in one row.
   inGroups(controls) {
     const rows = new Map();
     for (const { name, group = "" } of controls) {
@@ -67,36 +71,23 @@ function menu({ name, label, options }, onInput) {
   return { element: labelled(label, select), set };
 }
 
-// A slider over options: where it stands is said as their text, "25 MiB", and not as a number.
+// A slider moves from `min` to `max`, or over options: then it says their text, "25 MiB", and not a number.
 function slider({ name, label, options }, onInput) {
-  const input = make("input", { type: "range", name, min: 0, max: options.length - 1 });
-  const readout = make("output");
-  const say = () => { input.ariaValueText = readout.textContent = options[input.valueAsNumber]; };
-  const tell = (isFinal) => { say(); onInput(name, options[input.valueAsNumber], isFinal); };
-  input.addEventListener("input", () => tell(false));
-  input.addEventListener("change", () => tell(true));
-  const set = ({ value, disabled }) => {
-    input.value = options.indexOf(value);
-    input.disabled = Boolean(disabled);
-    say();
-  };
-  return { element: labelled(label, input, readout), set };
-}
-
-function range({ name, label }, onInput) {
   const input = make("input", { type: "range", name });
   const readout = make("output");
   const tell = (isFinal) => {
-    input.ariaValueText = readout.textContent = input.value;
-    onInput(name, input.valueAsNumber, isFinal);
+    const value = options?.[input.valueAsNumber] ?? input.valueAsNumber;
+    input.ariaValueText = readout.textContent = value;
+    onInput(name, value, isFinal);
   };
   input.addEventListener("input", () => tell(false));
   input.addEventListener("change", () => tell(true));
   // A value beyond the ends, or between two steps, is kept as it is.
-  const set = ({ value, min, max, step, disabled, readout: text = String(value) }) => {
-    const least = Math.min(min, value);
-    const isOnStep = Math.abs(Math.round((value - least) / step) * step - (value - least)) < 1e-9;
-    change(input, { min: least, max: Math.max(max, value), step: isOnStep ? step : "any", disabled: Boolean(disabled), value, ariaValueText: text });
+  const set = ({ value, min = 0, max = options?.length - 1, step = 1, disabled, readout: text = String(value) }) => {
+    const at = options ? options.indexOf(value) : value;
+    const least = Math.min(min, at);
+    const isOnStep = Math.abs(Math.round((at - least) / step) * step - (at - least)) < 1e-9;
+    change(input, { min: least, max: Math.max(max, at), step: isOnStep ? step : "any", disabled: Boolean(disabled), value: at, ariaValueText: text });
     change(readout, { textContent: text });
   };
   return { element: labelled(label, input, readout), set };
@@ -144,4 +135,9 @@ function action({ name, label }, onInput) {
   return { element, set: ({ tooltip = "" }) => { element.title = tooltip; } };
 }
 
-const FIELDS = { menu, slider, range, check, text, buttons, action };
+function words() {
+  const element = make("p");
+  return { element, set: ({ value }) => change(element, { textContent: value }) };
+}
+
+const FIELDS = { menu, slider, check, text, buttons, action, words };

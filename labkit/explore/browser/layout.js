@@ -29,7 +29,7 @@ export function layOut(scene, width, widthOf) {
   const panels = scene.panels.map((panel) => {
     const top = y;
     y += panel.title || panel.facts ? TITLE : 6;
-    const facts = placeFacts(panel, plot, width - gutter, widthOf);
+    const facts = placeFacts(panel, plot, widthOf);
     y += LINE * (facts.lines.length - 1);
     const names = nameColumns(panel.columns, plot / (scene.extent[1] - scene.extent[0]), widthOf);
     y += panel.columns.length ? COLUMN + LINE * (names.most - 1) : 0;
@@ -44,10 +44,10 @@ export function layOut(scene, width, widthOf) {
 }
 
 // Return the facts in lines, and where they begin: at the right of the title, or below it.
-function placeFacts({ title, facts }, plot, room, widthOf) {
+function placeFacts({ title, facts }, plot, widthOf) {
   const left = plot - widthOf(facts);
   const isBeside = !facts || widthOf(title, TITLE_LOOK) + BESIDE <= left;
-  return isBeside ? { lines: [facts], left } : { lines: ["", ...wrap(facts, room, widthOf)], left: 0 };
+  return isBeside ? { lines: [facts], left } : { lines: ["", ...wrap(facts, plot, widthOf)], left: 0 };
 }
 
 // Return the names of columns in lines, in letters so small that neighbours stay apart.

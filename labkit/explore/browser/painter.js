@@ -271,10 +271,10 @@ function paintLinks(pen, frame, panel) {
     for (const waiter of (kind === "bar" && waiters.get(bar)) || []) arrow(pen, frame, panel, bar, waiter);
   }
   links?.labels.forEach((text, k) => {
-    const isThere = links.appear[k] <= frame.step && frame.step < links.vanish[k];
+    const isVisible = links.appear[k] <= frame.step && frame.step < links.vanish[k];
     const isUnderWay = links.vanish[k] - 1 < frame.step && frame.step < links.vanish[k];
     if (isUnderWay) paintOnItsWay(pen, frame, panel, links.source[k], links.target[k]);
-    else if (isThere) arrow(pen, frame, panel, links.source[k], links.target[k], text);
+    else if (isVisible) arrow(pen, frame, panel, links.source[k], links.target[k], text);
   });
 }
 
@@ -333,7 +333,7 @@ function paintAxis(pen, frame, { per_second: perSecond, label }, axisTop) {
   pen.beginPath();
   pen.moveTo(gutter, axisTop + 0.5);
   pen.lineTo(gutter + plot, axisTop + 0.5);
-  for (const tick of ticks(low, high, Math.max(2, Math.floor(plot / TICK)))) {
+  for (const tick of ticks(low, high, Math.max(3, Math.floor(plot / TICK)))) {
     const x = pixelOf(frame, tick / perSecond);
     pen.moveTo(x, axisTop);
     pen.lineTo(x, axisTop + 5);

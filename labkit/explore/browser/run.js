@@ -3,11 +3,12 @@
 // A table has the columns of an event table, a typed array each, with -1 where there is nothing. name
 // and lane are numbers of `names` and `lanes`. Where the table is a run, `needs` has for each op the row
 // whose output it takes, and `waited_for` the row that it waited for: the op before it on its rank, or
-// one on another rank. A duration is in the table's own unit, seconds.
+// one on another rank. What is only `offered` has not run.
+// A duration is in the table's own unit, seconds.
 
 import { grouped } from "./bars.js";
 
-const KINDS = { forward: "F", backward: "B", input_grad: "I", weight_grad: "W" };
+export const KINDS = { forward: "F", backward: "B", input_grad: "I", weight_grad: "W" };
 const NEAR = 1e-9; // of the run: times closer than this are the same
 
 export class Run {
@@ -129,7 +130,11 @@ export class Run {
     return pieces.filter(({ left, right }) => right > left);
   }
 
-  // Return the numbers of labkit.explore.schedules.values.Metrics.
+  // Return what is said of a run. A bubble is called four things: bubble, as in this lab and in GPipe (Huang
+  // et al. 2019), bubbleOfIdeal and idle, the bubble time of Megatron (Narayanan et al. 2021), and
+  // bubbleInside, between the first and the last op of the rank that takes longest, as in zero bubble (Qi et
+  // al. 2024), whose ranks begin and end one after the other. peak is counted in micro-batches of a rank's
+  // whole part of the model. The rest of the critical path is hops, and delays in what was measured.
   get metrics() {
     const { start_s: start, end_s: end } = this.table;
     const ranks = [...this.ranks.values()].map((ops) => ({
@@ -162,10 +167,10 @@ function kindsOf({ name, names, lane, lanes, stage, micro_batch: microBatch }) {
 }
 
 // Return the ops of each rank, in the order in which it ran them.
-function opsOfRanks({ rank, start_s: start }, kinds) {
+function opsOfRanks({ rank, start_s: start, offered }, kinds) {
   const ranks = new Map();
   for (let i = 0; i < rank.length; i++) {
-    if (!kinds[i]) continue;
+    if (!kinds[i] || offered?.[i]) continue;
     const ops = ranks.get(rank[i]);
     if (ops) ops.push(i);
     else ranks.set(rank[i], [i]);

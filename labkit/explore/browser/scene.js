@@ -9,7 +9,7 @@ const KINDS = { f8: Float64Array, f4: Float32Array, i4: Int32Array, u1: Uint8Arr
 
 export function readScene(sent) {
   const scene = read(sent);
-  return sceneOf({ ...scene, panels: scene.panels.map((panel) => (panel.tables ? eventPanel({ ...panel, memory: scene.memory, cap: scene.cap }, scene.styles) : cellPanel(panel))) });
+  return sceneOf({ ...scene, panels: scene.panels.map((panel) => (panel.tables ? eventPanel({ memory: scene.memory, cap: scene.cap, ...panel }, scene.styles) : cellPanel(panel))) });
 }
 
 // Return a scene of panels that are laid out, with what they have in common.
@@ -18,7 +18,7 @@ export function sceneOf(scene) {
   const withStrips = panels.filter(({ memory }) => memory);
   const kept = withStrips.flatMap(({ runs }) => runs.at(-1).kept.map(({ count }) => count));
   for (const panel of withStrips) addStrips(panel, Math.max(cap ?? 0, ...kept));
-  for (const panel of withStrips) panel.facts = factsOf(panel.runs.at(-1), clockOf(axis).write);
+  for (const panel of withStrips) panel.facts ||= factsOf(panel.runs.at(-1), clockOf(axis).write);
   for (const panel of panels) {
     if (panel.axis) panel.viewport = new Viewport(extentOf([panel]));
     panel.waiters = grouped(panel.needs);
@@ -34,6 +34,7 @@ function cellPanel({ bars, labels, critical, links, ...panel }) {
     bars: new Bars(bars, labels),
     critical: new Set(critical),
     links: links && { ...links.columns, labels: links.labels },
+    peaks: [],
   };
 }
 
@@ -70,11 +71,12 @@ class Stops {
   constructor(panels) {
     this.panels = panels;
     this.clock = union(panels.map(({ clocks }) => clocks));
-    this.hasMoments = panels.some(({ bars, tables, moments }) => (tables ? bars.count : moments.length) > 0);
+    this.hasMoments = panels.some(({ bars, tables, moments }) => (tables ? bars.count && !bars.ghost : moments.length));
   }
 
   get moment() {
-    return (this.moments ??= union(this.panels.flatMap(({ bars, tables, moments }) => (tables ? [bars.left, bars.right] : [moments]))));
+    const momentsOf = ({ bars, tables, moments }) => (tables ? [bars.left, bars.right] : [moments]);
+    return (this.moments ??= this.hasMoments ? union(this.panels.flatMap(momentsOf)) : []);
   }
 }
 

@@ -14,8 +14,8 @@ export const choiceText = ({ name, chunks }) => (name === INTERLEAVED ? `${name}
 export function controlsOf(pipeline, { fields, schedules, presets }, isFile) {
   const { choice, other, n, m, times, hop, cap } = pipeline;
   const names = Object.entries(schedules);
-  const chunks = { ...fields.v, look: "range" };
-  const range = (key, value, more = {}) => ({ ...fields[key], name: key, look: "range", value, ...more });
+  const chunks = { ...fields.v, look: "slider" };
+  const range = (key, value, more = {}) => ({ ...fields[key], name: key, look: "slider", value, ...more });
   const isSplit = [choice, other].some((each) => each && each.name !== "forward");
   return [
     ...(isFile ? [] : Object.entries(presets).map(([label, state]) => ({ name: `preset ${label}`, label, look: "action", tooltip: state, group: "presets" }))),

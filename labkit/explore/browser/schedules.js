@@ -34,7 +34,7 @@ function wordsOf(panels, { n, m, cap }) {
   const parts = runs.map(({ title, metrics }) => `${title}: makespan ${short(metrics.makespan)}`);
   if (shown !== m) parts.unshift(`${count}: interleaved 1F1B on ${ranks} cannot share out ${m} evenly`);
   for (const { title, metrics: { peak } } of runs) if (cap && peak > cap) parts.push(`${title} keeps ${short(peak)}, over the cap of ${short(cap)}`);
-  return { alt: `${ranks} and ${count}: ${runs.map(({ title, facts }) => `${title}, ${facts}`).join("; ")}`, said: `${parts.join("; ")}.` };
+  return { alt: `${ranks} and ${count}: ${runs.map(({ title, facts }) => `${title}, ${facts}`).join("; ")}`, narration: `${parts.join("; ")}.` };
 }
 
 function tableOf(csv, { n, times, hop }) {

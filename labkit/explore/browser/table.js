@@ -77,7 +77,7 @@ function eventRows(tables, write) {
   const numbers = ["stage", "micro_batch", "bucket", "bytes"].filter((name) => tables.some((each) => each[name]?.some((value) => value >= 0)));
   const title = tables.length > 1 ? [""] : [];
   const head = [...title, "rank", "lane", "name", ...numbers, "start", "end"];
-  const rows = tables.flatMap((table) => Array.from(table.rank, (rank, i) => [
+  const rows = tables.flatMap((table) => Array.from(table.rank, (rank, i) => (table.offered?.[i] ? [] : [[
     ...title.map(() => table.title),
     rank,
     table.lanes[table.lane[i]],
@@ -85,7 +85,7 @@ function eventRows(tables, write) {
     ...numbers.map((name) => (table[name][i] >= 0 ? table[name][i] : "")),
     write(table.start_s[i]),
     write(table.end_s[i]),
-  ]));
+  ]])).flat());
   return [head, rows];
 }
 

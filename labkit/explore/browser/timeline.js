@@ -19,8 +19,8 @@ const MAX_FRAMES_WITHOUT = 120; // so often a picture without room is tried agai
 const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class TimelineView {
-  // host: where it lives. host.get(name) gives the scene, the line that is said, Python's own keys and
-  // whether bars can be dragged; host.send(message), if it is there, tells Python.
+  // host: where it lives. host.get(name) gives the scene, the line of narration and Python's own
+  // keys; host.send(message), if it is there, tells Python.
   constructor(root, host) {
     this.root = root;
     root.timeline = this; // for the browser's console, and for tests: $0.timeline.viewport.range
@@ -68,7 +68,7 @@ export class TimelineView {
     this.stage.setAttribute("aria-roledescription", `picture of ${this.noun}s`);
     this.note.textContent = scene.note;
     this.note.hidden = !scene.note;
-    this.say(pipeline ? "" : this.host.get("said"));
+    this.say(pipeline ? "" : this.host.get("narration"));
     fillNumbers(this.numbers, scene);
     this.fitControls();
     this.fillLegend();
@@ -195,7 +195,7 @@ export class TimelineView {
 
   // Say a text, or else what a grid shows.
   say(text) {
-    this.said = this.narration.textContent = text || this.scene.said || (this.scene.steps.clock?.[this.playback.step] ?? "");
+    this.told = this.narration.textContent = text || this.scene.narration || (this.scene.steps.clock?.[this.playback.step] ?? "");
   }
 
   // The kernel is busy: say so, and dim the picture if another is to come.
@@ -207,7 +207,7 @@ export class TimelineView {
   // It is free again, and all that came of it is here.
   follow() {
     this.stage.ariaBusy = false;
-    if (this.narration.textContent === BUSY) this.narration.textContent = this.said; // once: it is read aloud
+    if (this.narration.textContent === BUSY) this.narration.textContent = this.told; // once: it is read aloud
   }
 
   // --- pointer ----------------------------------------------------------------------------------
@@ -224,13 +224,13 @@ export class TimelineView {
       pan: (event) => grip.viewport.pan((grip.x - event.clientX) / this.layout.plot),
       scrub: (event) => this.goTo(timeAt(event)),
       bar: (event) => {
-        const isThere = grip.version === this.scene.version;
-        if (isThere) this.dragged = { ...grip.mark, by: timeAt(event) - grip.from };
+        const isSame = grip.version === this.scene.version;
+        if (isSame) this.dragged = { ...grip.mark, by: timeAt(event) - grip.from };
       },
     };
     const take = (event) => {
       const isOnAxis = this.scene.axis && event.offsetY > this.layout.axisTop && this.playback.positions.length > 0;
-      const mark = this.host.get("draggable") && this.isBar(at(event)) ? at(event) : null;
+      const mark = this.isPlaced(at(event)) ? at(event) : null;
       const drag = isOnAxis ? "scrub" : mark ? "bar" : "pan";
       const [viewport, from, { version }] = [viewportAt(event), timeAt(event), this.scene];
       grip = { x: event.clientX, moved: false, from, drag, mark, viewport, version };
@@ -331,7 +331,7 @@ export class TimelineView {
     this.stage.focus({ preventScroll: true });
     if (mark) this.focus = mark;
     this.pin(mark && !same(mark, this.pinned) ? mark : null);
-    if (this.isBar(mark)) this.host.send?.({ pick: mark.bar, panel: mark.panel, version: this.scene.version });
+    if (this.isPlaced(mark)) this.host.send({ pick: mark.bar, version: this.scene.version });
   }
 
   // Tell Python where the middle of a bar is that was dragged; the next picture shows what it did.
@@ -340,12 +340,14 @@ export class TimelineView {
     this.focus = { panel, bar };
     this.stage.focus({ preventScroll: true });
     const { left, right } = this.scene.panels[panel].bars;
-    this.host.send({ drop: bar, panel, x: (left[bar] + right[bar]) / 2 + by, version: this.scene.version });
+    this.host.send({ drop: bar, x: (left[bar] + right[bar]) / 2 + by, version: this.scene.version });
     this.draw();
   }
 
-  isBar(mark) {
-    return mark?.bar < this.scene.panels[mark?.panel]?.bars.count;
+  // Is it a bar that is placed by hand?
+  isPlaced(mark) {
+    const { bars } = this.scene.panels[mark?.panel] ?? {};
+    return Boolean(this.host.send && bars?.ghost && mark.bar < bars.count);
   }
 
   pin(mark) {
@@ -363,12 +365,14 @@ export class TimelineView {
 
   press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (this.hasKey(event.key)) {
-      const { panel, bar } = this.focus ?? { panel: 0, bar: -1 };
-      this.host.send({ key: event.key, panel, bar, view: this.name, number: this.pressed++ });
-    } else if (!this.act(event.shiftKey && event.key.startsWith("Arrow") ? `Shift${event.key}` : event.key)) return;
+    if (this.hasKey(event.key)) this.tellKey(event.key);
+    else if (!this.act(event.shiftKey && event.key.startsWith("Arrow") ? `Shift${event.key}` : event.key)) return;
     event.preventDefault();
     event.stopPropagation();
+  }
+
+  tellKey(key) {
+    this.host.send({ key, view: this.name, number: this.pressed++ });
   }
 
   // Do what this key or this button does, and return whether there is such a one.

@@ -5,7 +5,7 @@ import { Messages, NO_KERNEL } from "./messages.js";
 import { controlsOf, isOfTimes, moved, ordersOf, stateOf } from "./schedule_controls.js";
 import { TimelineView } from "./timeline.js";
 
-const WRITTEN_IN = "input, textarea, select, [contenteditable]";
+const WRITTEN_IN = 'input:not([type="radio"]), textarea, select, [contenteditable]';
 
 // In a notebook: what anywidget calls.
 function render({ model, el }) {
@@ -31,6 +31,8 @@ function render({ model, el }) {
   const ask = (control, text) => messages.ask({ control, text });
   let isAhead = false; // of Python: a time that is dragged is not told yet
   const form = new Form(view.form, (name, value, isFinal) => {
+    const key = [name, value].find((each) => view.hasKey(each)); // a button, or a choice, may stand for a key
+    if (key) return view.tellKey(key);
     if (schedule) isAhead = schedule.take(name, value) && !isFinal;
     else ask(name, value);
     if (schedule && isOfTimes(name) && isFinal) ask("state", schedule.state);
@@ -52,7 +54,7 @@ function render({ model, el }) {
   const listeners = {
     "change:scene": show,
     "change:form": showForm,
-    "change:said": () => view.say(model.get("said")),
+    "change:narration": () => view.say(model.get("narration")),
     "msg:custom": (message, buffers) => download(message, buffers[0]),
     comm_live_update: () => messages.lose(),
   };
@@ -126,11 +128,11 @@ function download({ download: name, type }, content) {
 export function openFile(root, { scenes: [first], panels, texts, library }) {
   const whole = (scene) => ({ ...scene, panels: scene.panels.map((number) => withTexts(panels[number])) });
   const withTexts = (panel) => (panel.sentences ? { ...panel, sentences: panel.sentences.map((number) => texts[number]) } : panel);
-  const state = { scene: whole(first), said: first.said, own_keys: [] };
+  const state = { scene: whole(first), narration: first.narration, own_keys: [] };
   const view = new TimelineView(root, { get: (name) => state[name] });
   const entitle = ({ title, alt }) => { document.title = document.querySelector("h1").textContent = title || alt.replace(/\.$/, ""); };
   const show = (scene) => {
-    Object.assign(state, { scene, said: scene.said });
+    Object.assign(state, { scene, narration: scene.narration });
     view.show(scene);
     entitle(scene);
   };

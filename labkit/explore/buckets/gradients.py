@@ -52,18 +52,14 @@ class Gradients:
         return replace(self, ready_s=[stretch * ready for ready in self.ready_s])
 
 
-def check_model(name: str) -> None:
-    """Refuse a name that is not in MODELS by a ValueError, with those there are."""
-    if name not in MODELS:
-        raise ValueError(f"model is {name!r}, expected one of {', '.join(MODELS)}")
-
-
 def predicted_gradients(name: str = "gpt2") -> Gradients:
     """Return the gradients of a model of MODELS, their times by the FLOPs before each.
 
-    A batch of another size stretches all times alike (:meth:`Gradients.lasting`).
+    A batch of another size stretches all times alike (:meth:`Gradients.lasting`). Raises ValueError
+    for another name.
     """
-    check_model(name)
+    if name not in MODELS:
+        raise ValueError(f"model is {name!r}, expected one of {', '.join(MODELS)}")
     model = _all_models()[name]
     names, sizes_bytes, ready_s = zip(*model["parameters"], strict=True)
     return Gradients(model["title"], names, sizes_bytes, ready_s, model["source"])

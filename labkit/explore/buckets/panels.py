@@ -87,11 +87,17 @@ def summary(reduction: Reduction, time: TimeAxis) -> str:
 
 
 def _bar(
-    left: float, right: float, top: float, bucket: int, height: float = _HEIGHT, name: str = "", label: str = ""
+    left: float,
+    right: float,
+    top: float,
+    bucket: int,
+    height: float = _HEIGHT,
+    name: str = "",
+    label: str | None = None,
 ) -> tuple[object, ...]:
     """Return a bar coloured by its bucket or ``name``, with the bucket's number or ``label``."""
     colour = name or BUCKET_NAMES[bucket % len(BUCKET_NAMES)]
-    return left, right, top, height, colour, 0, label or str(bucket), bucket
+    return left, right, top, height, colour, 0, str(bucket) if label is None else label, bucket
 
 
 class _PassBar(NamedTuple):
@@ -112,8 +118,13 @@ def _pass_bars(one: Reduction, time: TimeAxis) -> tuple[list[_PassBar], float]:
     def later(sentence: Callable[..., str], *about: int) -> Callable[[], str]:
         return functools.partial(sentence, one, *about, time)
 
-    bars = [
-        _PassBar(_bar(*one.computing[i], _TOP, one.bucket_of[i]), number - 1, later(_gradient_sentence, i))
+    longest = {max(bucket, key=lambda i: one.computing[i].end_s - one.computing[i].start_s) for bucket in one.buckets}
+    bars = [  # a bucket's number stands once, in its longest gradient
+        _PassBar(
+            _bar(*one.computing[i], _TOP, one.bucket_of[i], label=None if i in longest else ""),
+            number - 1,
+            later(_gradient_sentence, i),
+        )
         for number, i in enumerate(one.order)
     ]
     waits = {k: (full_s, span.start_s) for k, full_s, span in one.sent() if span.start_s - full_s > _SEEN * one.end_s}

@@ -16,10 +16,37 @@ from itertools import starmap
 from typing import NamedTuple
 
 from labkit.cost import Link
-from labkit.cost.ddp import all_reduce_times
+from labkit.cost.ddp import all_reduce_times, check_buckets
 from labkit.explore.buckets.gradients import MIB, Gradients
+from labkit.explore.explorer import sentence_of
+from labkit.todo import TodoError
 
 Buckets = Sequence[Sequence[int]]  # of parameter indices, in the order of sending
+ASSIGN, ONE_BUCKET, ONE_EACH = RULES = ("by size (dp.6)", "one bucket", "one per parameter")
+
+
+def make_buckets(
+    sizes_bytes: Sequence[int], rule: str = ASSIGN, cap_mb: float = 25.0, first_cap_mb: float | None = None
+) -> tuple[Buckets, str]:
+    """Return buckets by a rule of RULES, and what is wrong with them, "" if nothing is.
+
+    ASSIGN is the reader's :func:`labkit.dp.assign_buckets`; capacities, in MiB, are for it alone.
+    While dp.6 is to be written, or wrong, there is one bucket.
+    """
+    from labkit import dp
+
+    one_bucket = [list(reversed(range(len(sizes_bytes))))]
+    if rule != ASSIGN:
+        return (one_bucket if rule == ONE_BUCKET else [[i] for i in one_bucket[0]]), ""
+    try:
+        buckets = dp.assign_buckets(list(sizes_bytes), cap_mb * MIB, first_cap_mb and first_cap_mb * MIB)
+        check_buckets(buckets, len(sizes_bytes))
+    except TodoError as todo:
+        return one_bucket, f"{todo}: until then all gradients are in one bucket"
+    except Exception as error:
+        wrong = f"assign_buckets (dp.6) is not right yet: {sentence_of(error)}."
+        return one_bucket, f"{wrong} Until then there is one bucket."
+    return buckets, ""
 
 
 class Span(NamedTuple):

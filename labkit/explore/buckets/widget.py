@@ -2,63 +2,43 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
-from labkit.base.checks import check_number, check_world_size
 from labkit.cost import Link
 from labkit.draw.layout import time_axis
 from labkit.draw.painter import panel_figure
 from labkit.draw.panel import Panel, TimeAxis
-from labkit.explore.buckets.bucket_plan import ASSIGN, RULES, make_buckets
-from labkit.explore.buckets.gradients import MIB, MODELS, Gradients, check_model, predicted_gradients
+from labkit.explore.buckets.gradients import MIB, MODELS, Gradients, predicted_gradients
 from labkit.explore.buckets.panels import blocks_panel, pass_panel, summary
-from labkit.explore.buckets.reducer import Reduction, best_cap, predict
+from labkit.explore.buckets.reducer import ASSIGN, RULES, Reduction, best_cap, make_buckets, predict
 from labkit.explore.form_explorer import Control, FormExplorer, View
 
 CAPS_MB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 25, 35, 50, 75, 100, 200, 500)
 MAX_RANKS = 64
-DEFAULT_LINK = Link(20e-6, 12.5e9)  # 100 Gbit/s
-_OWN = "own"  # the reader's model
-_AS_OTHERS = 0.0  # MiB: the first bucket is as large as the others
+_AS_OTHERS = 0  # MiB: the first bucket is as large as the others
+_START = {"rule": ASSIGN, "latency_us": 20, "bandwidth_gb_s": 12.5}  # 100 Gbit/s
 
 
 def bucket_explorer(
-    model: str | Gradients = "gpt2",
-    cap_mb: float = 25,
-    first_cap_mb: float | None = 1,
-    world_size: int = 8,
-    link: Link = DEFAULT_LINK,
-    backward_s: float | None = None,
+    model: str = "gpt2", cap_mb: float = 25, first_cap_mb: float | None = 1, world_size: int = 8
 ) -> BucketExplorer:
     """Show how DDP's buckets hide communication behind backward, to be changed by sliders.
 
-    ``model`` is ``"gpt2"``, ``"bert"``, ``"convnet"`` or ``"mlp"``, or the
-    :class:`~labkit.explore.buckets.gradients.Gradients` of a model of the reader's own, with the
-    times that were measured. Buckets are those of the reader's own ``assign_buckets``, with
-    capacities in MiB; ``first_cap_mb=None`` is the same for all. ``backward_s`` is by default what
-    the model's FLOPs take on an assumed GPU.
+    ``model`` is ``"gpt2"``, ``"bert"``, ``"convnet"`` or ``"mlp"``. Buckets are those of the
+    reader's own ``assign_buckets``, with capacities in MiB; ``first_cap_mb=None`` is the same for
+    all. Backward takes at first what the model's FLOPs take on an assumed GPU.
 
     Controls can be set from Python too, to what their sliders offer: ``explorer.cap_mb = 5``; for
     the first bucket, 0 is the same as the others. ``explorer.reduction`` is the pass that is
     shown.
 
-    Raises ValueError for an unknown model and for a number that is not more than 0, TypeError for
-    anything but a Link.
+    Raises ValueError for an unknown model, TraitError for what no slider offers.
     """
-    if not isinstance(model, Gradients):
-        check_model(model)
-    if not isinstance(link, Link):
-        raise TypeError(f"link is {link!r}, expected a labkit.cost.Link, such as Link(20e-6, 12.5e9)")
-    check_world_size(world_size)
-    for name, value in (("cap_mb", cap_mb), ("first_cap_mb", first_cap_mb), ("backward_s", backward_s)):
-        if value is not None:
-            check_number(name, value, lambda value: 0 < value < math.inf, "a finite number, more than 0")
-    return BucketExplorer(model, cap_mb, first_cap_mb, world_size, link, backward_s)
+    return BucketExplorer(model, cap_mb, first_cap_mb or _AS_OTHERS, world_size)
 
 
 class BucketExplorer(FormExplorer):
@@ -67,43 +47,24 @@ class BucketExplorer(FormExplorer):
     model: str  # a trait, as all controls are
     backward_ms: float
 
-    def __init__(
-        self,
-        model: str | Gradients,
-        cap_mb: float,
-        first_cap_mb: float | None,
-        world_size: int,
-        link: Link,
-        backward_s: float | None,
-    ):
+    def __init__(self, model: str, cap_mb: float, first_cap_mb: float, world_size: int):
+        backward_s = predicted_gradients(model).backward_s
         self._models = {name: predicted_gradients(name) for name in MODELS}
-        if isinstance(model, Gradients):
-            self._models[_OWN], model = model, _OWN
-        backward_ms = 1000 * (backward_s or self._models[model].backward_s)
         backwards_ms = [1000 * each.backward_s for each in self._models.values()]
-        values: dict[str, Any] = {
-            "model": model,
-            "rule": next(iter(RULES)),
-            "cap_mb": cap_mb,
-            "first_cap_mb": first_cap_mb or _AS_OTHERS,
-            "latency_us": 1e6 * link.latency_s,
-            "bandwidth_gb_s": link.bytes_per_s / 1e9,
-            "world_size": world_size,
-            "backward_ms": backward_ms,
-        }
-        ranks = range(1, max(MAX_RANKS, world_size) + 1)
         controls = [
             Control("model", "model", {each.model: name for name, each in self._models.items()}),
             Control("rule", "buckets", {rule: rule for rule in RULES}),
-            _slider("cap_mb", "bucket size", _size, *CAPS_MB, cap_mb)._replace(in_file=[*CAPS_MB, cap_mb]),
-            _slider("first_cap_mb", "first bucket", _size, _AS_OTHERS, *CAPS_MB, values["first_cap_mb"]),
-            _log_slider("latency_us", "latency", "µs", (0, 4), values["latency_us"]),
-            _log_slider("bandwidth_gb_s", "bandwidth", "GB/s", (-2, 3), values["bandwidth_gb_s"]),
-            Control("world_size", "world size", {str(n): n for n in ranks}, "slider"),
-            _log_slider("backward_ms", "backward", "ms", (0, 4), *backwards_ms, backward_ms),
+            _slider("cap_mb", "bucket size", _size, *CAPS_MB)._replace(in_file=CAPS_MB),
+            _slider("first_cap_mb", "first bucket", _size, _AS_OTHERS, *CAPS_MB),
+            _log_slider("latency_us", "latency", "µs", (0, 4)),
+            _log_slider("bandwidth_gb_s", "bandwidth", "GB/s", (-2, 3), 12.5),
+            Control("world_size", "world size", {str(n): n for n in range(1, MAX_RANKS + 1)}, "slider"),
+            _log_slider("backward_ms", "backward", "ms", (0, 4), *backwards_ms),
         ]
         self._model = model
-        super().__init__(self._view, controls, values)
+        given = {"cap_mb": cap_mb, "first_cap_mb": first_cap_mb, "world_size": world_size}
+        start = {**_START, **given, "model": model, "backward_ms": 1000 * backward_s}
+        super().__init__(self._view, controls, start)
 
     def refresh(self) -> None:
         """Show what is chosen; the backward pass of another model takes as long as its own."""
@@ -136,9 +97,15 @@ class BucketExplorer(FormExplorer):
             numbers.loc["best bucket size on the slider"] = f"{best:g} MiB"
         panels, axis = _panels(reduction)
         alt = f"Gradients and all_reduces, predicted: {summary(reduction, axis)}."
+        title = f"{gradients.model} in {len(reduction.buckets)} buckets, on {values['world_size']} ranks"
         note = f"When gradients are ready: {gradients.source.partition(' at ')[0]}; link: {_link(**values)}"
         figure, disabled = partial(panel_figure, panels, axis, note), () if by_size else ("cap_mb", "first_cap_mb")
-        about: dict[str, Any] = {"time": axis, "said": fault or alt, "disabled": disabled, "row_names": True}
+        about: dict[str, Any] = {
+            "time": axis,
+            "narration": fault or alt,
+            "disabled": disabled,
+            "title": title,
+        }
         return View(panels, alt, numbers, figure, note, **about)
 
 
@@ -154,8 +121,8 @@ def _predict(
     gradients: Gradients, *, rule: str, cap_mb: float, first_cap_mb: float, world_size: int, **values: Any
 ) -> tuple[Reduction, str]:
     """Return the pass with buckets of this size, and what is wrong with them, if anything."""
-    plan = make_buckets(gradients.sizes_bytes, rule, cap_mb, first_cap_mb or None)
-    return predict(gradients, plan.buckets, world_size, _link(**values)), plan.note
+    buckets, fault = make_buckets(gradients.sizes_bytes, rule, cap_mb, first_cap_mb or None)
+    return predict(gradients, buckets, world_size, _link(**values)), fault
 
 
 def _panels(reduction: Reduction) -> tuple[list[Panel], TimeAxis]:

@@ -47,7 +47,7 @@ def _panel(name: str, seen: list[np.ndarray]) -> GridPanel:
     had: dict[tuple[int, int], int] = {}  # the numbers of the cells before, by rank and chunk
     for step, when, first in ((0, "before", 0), (1, "after", n + 1)):
         for rank, chunk in np.ndindex(n, n):
-            columns[first + chunk] = f"{chunk_word(2 * n + 1)}{chunk} {when}"
+            columns[first + chunk] = f"{chunk_word(2 * n + 1)}{chunk}"
             if parts := parts_in(chunk, seen[rank][step, chunk]):
                 look, label, words = _look(parts, n)
                 sentence = f"Rank {rank}, chunk {chunk}, {when}: {words}."
@@ -56,7 +56,7 @@ def _panel(name: str, seen: list[np.ndarray]) -> GridPanel:
                 elif isinstance(parts, int):
                     moves += [(had[source, chunk], len(cells), step, step, "") for source in ranks_in(parts)]
                 cells.append(Cell(rank, first + chunk, step, 2, look, 0, label, sentence))
-    facts, rows = f"what {n} real ranks had and got", [f"rank {rank}" for rank in range(n)]
+    facts, rows = f"left what {n} real ranks had, right what they got", [f"rank {rank}" for rank in range(n)]
     links, steps = pd.DataFrame(moves, columns=LINK_COLUMNS), [f"Before {name}", f"After {name}"]
     return cell_panel(cells, rows, columns, steps, lambda _: SEVEN[name], title=name, facts=facts, links=links)
 

@@ -62,8 +62,9 @@ class RingAnswer(Lines):
                 cell = true._replace(appear=step, vanish=step + 1)
                 if place in self.wrong:
                     cell = cell._replace(name="wrong", chunk=0, label=self.cells[place], sentence=self.wrong[place])
-                if self.cells[place] != EMPTY:
-                    cells.append(cell)
+                if self.cells[place] == EMPTY:
+                    cell = cell._replace(name="open", chunk=0, label=EMPTY, sentence="Open.")
+                cells.append(cell)
         columns = {float(chunk): f"chunk {chunk}" for chunk in ranks}
         panel = cell_panel(cells, [f"rank {rank}" for rank in ranks], columns, titles)
         return panel_figure(in_lines([GridStep(panel, step, title) for step, title in enumerate(titles)]))

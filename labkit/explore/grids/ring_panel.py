@@ -57,7 +57,7 @@ def ring_cells(trace: RingTrace) -> list[Cell]:
             name, label, words = "whole sum", "Σ", f"the whole sum, of all {n} ranks"
         else:
             shade = n - 1 - len(ranks)
-            label = " ".join(map(str, ranks)) if n <= MAX_NAMED else str(len(ranks))
+            label = "".join(map(str, ranks)) if n <= MAX_NAMED else str(len(ranks))
             words = f"the sum of ranks {listed(ranks)}" if len(ranks) > 1 else f"the part of rank {ranks[0]} alone"
             if ranks == [rank]:
                 name, shade = "own part", 0

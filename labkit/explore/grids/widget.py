@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
+import numpy as np
 import pandas as pd
 
 from labkit.base.texts import listed
@@ -25,8 +26,6 @@ SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "25 MiB": 25 * 2**20, "475 MiB (GPT-2'
 NOTHING = "nothing"
 LINK = Link(20e-6, 12.5e9)  # 100 Gbit/s
 MAX_RANKS_IN_FILE = 8
-_NOTE = "An arrow: what is sent next. A cell names the ranks whose parts are added up in it; Σ is the sum of all."
-_NOTE_OF_MANY = "An arrow: what is sent next. A cell has the number of ranks whose parts are added up in it; Σ is all."
 
 
 def ring_explorer(world_size: int = 4) -> FormExplorer:
@@ -66,7 +65,7 @@ def ring_view(recorded: RingTrace | None, ranks: int, size: int, algorithm: str,
     chosen = [traces[name] for name in dict.fromkeys([algorithm, compare_with]) if name in traces]
     chosen = chosen or [traces["ring"]]
     missing = YOURS in (algorithm, compare_with) and YOURS not in traces
-    said = f"Your own ring has not run on {ranks} ranks yet: press Run mine." if missing else ""
+    narration = f"Your own ring has not run on {ranks} ranks yet: press Run mine." if missing else ""
     panels, table = [ring_panel(trace, size) for trace in chosen], _bytes_table(traces.values(), size)
     facts = "; ".join(
         f"{trace.n_steps} steps, the busiest rank sends {trace.busiest:.3g} times the tensor" for trace in chosen
@@ -75,17 +74,21 @@ def ring_view(recorded: RingTrace | None, ranks: int, size: int, algorithm: str,
         f"Grids of {ranks} ranks by {ranks} chunks, step by step: {' and '.join(trace.name for trace in chosen)}. "
         f"Each cell tells whose parts are added up in it; in the end each should be the sum of all. {facts}."
     )
-    note = _NOTE if ranks <= MAX_NAMED else _NOTE_OF_MANY
-
-    printed = zip(chosen, panels, strict=True)
+    cell = "names the ranks" if ranks <= MAX_NAMED else "has the number of ranks"
+    note = (
+        f"An arrow: what is sent next. A cell {cell} whose parts are added up in it; Σ is the sum of all. Time: {LINK}."
+    )
+    same = len(chosen) == 2 and np.array_equal(chosen[0].states, chosen[1].states)
+    printed = [*zip(chosen, panels, strict=True)][same:]  # of two halves alike, one
     lines = [
         line
         for trace, panel in printed
         for line in in_lines(printed_steps(panel, step_titles(trace)), panel.title, panel.facts)
     ]
-    figure = partial(panel_figure, lines, note=note)
+    alike = f"{chosen[0].name}: the same, step by step. " if same else ""
+    figure = partial(panel_figure, lines, note=alike + note)
     title = f"{' and '.join(trace.name for trace in chosen)}, {ranks} ranks"
-    return View(panels, alt, table, figure, note, said=said, title=title)
+    return View(panels, alt, table, figure, note, narration=narration, title=title)
 
 
 def _bytes_table(traces: Iterable[RingTrace], size: int) -> pd.DataFrame:
@@ -95,12 +98,12 @@ def _bytes_table(traces: Iterable[RingTrace], size: int) -> pd.DataFrame:
     """
     rows = []
     for trace in traces:
-        tensors = trace.busiest, trace.bytes_received[-1].max(), trace.bytes_sent[-1].sum()
+        tensors = trace.busiest, trace.bytes_sent[-1].sum()
         seconds = trace.seconds(size, LINK)
         ratio = f"{trace.busiest / rings.min_tensors(trace.n):.3g} ×"
         row = trace.n_steps, time_axis(seconds)(seconds), *(in_units(each * size) for each in tensors)
         rows.append((trace.name, *row, ratio))
-    columns = ["algorithm", "steps", f"time at {LINK}", "busiest sends", "busiest receives", "all send", "× minimum"]
+    columns = ["algorithm", "steps", "time", "busiest sends", "all send", "× minimum"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -140,4 +143,4 @@ def collectives_explorer(world_size: int = 4) -> FormExplorer:
         return View([panels[collective]], alt, table, figure, _NUMBERS, printed_alt=printed_alt, opens_at=1)
 
     buttons = Control("collective", "collective", {name: name for name in SEVEN}, "buttons", in_file=[*SEVEN])
-    return FormExplorer(view, [buttons], {"collective": "broadcast"}, with_numbers=False)
+    return FormExplorer(view, [buttons], {"collective": "broadcast"})

@@ -162,6 +162,14 @@ class Board:
         )
         return dict(zip(known.ops, map(Bar, *times), strict=True))
 
+    def waited_for(self, op: Op) -> Op | None:
+        """Return the op that a placed one waited for: the one before it, or its remote input."""
+        order, needed = self._order_of(op), self.rules.inputs[op]
+        before = order[order.index(op) - 1] if op in order[1:] else None
+        is_late = before is None or self.bars[op].start_s > self.bars[before].end_s
+        is_remote = needed is not None and self.rules.rank_of(needed) != self.rules.rank_of(op)
+        return needed if is_late and is_remote else before
+
     def end_s(self, rank: int) -> float:
         """Return when the last op that is placed on ``rank`` ends."""
         return max((self.bars[op].end_s for op in self.orders[rank]), default=0.0)

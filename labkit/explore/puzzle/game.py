@@ -30,6 +30,12 @@ class Game:
         self.chosen: Op | None = None
         self._hinted: tuple[Board, Op] | None = None  # what the latest hint said to place, and where
 
+    def finished(self) -> Game:
+        """Return this level with the board that sets par."""
+        game = Game(self.number)
+        game.board = self.level.reference_board
+        return game
+
     # --- what may be done -------------------------------------------------------------------------
 
     def key_list(self) -> list[tuple[str, str]]:
@@ -126,11 +132,11 @@ class Game:
         return "The board is empty."
 
     def undo(self) -> str:
-        """Go to the board before, if there is one, and say what that changes."""
+        """Go to the board before, if there is one."""
         if not self.before:
             raise Refusal("there is nothing to undo")
-        undone, self.board, self.chosen = self.board, self.before.pop(), None
-        return self._with_verdict(f"Undone: {_difference(undone, self.board)}.")
+        self.board, self.chosen = self.before.pop(), None
+        return self._with_verdict(f"Undone: {len(self.board.placed)} of {len(self.board.rules.ops)} ops are placed.")
 
     def hint(self) -> str:
         """Say what the schedule that sets par runs next; asked again, place it."""
@@ -213,15 +219,3 @@ def _answer(action: Callable[[], str]) -> str:
         return action()
     except Refusal as why:
         return f"No: {why}."
-
-
-def _difference(before: Board, after: Board) -> str:
-    """Say what changed between two boards that a move made of each other."""
-    changed = [op for op in after.rules.ops if op in before.placed ^ after.placed]
-    if changed:
-        where = "off the board" if changed[0] in before.placed else "on the board"
-        return f"{changed[0]} {f'to {changed[-1]} are' if changed[1:] else 'is'} {where}"
-    moved = [op for op in after.placed if after.bars[op] != before.bars[op]]
-    if len(moved) == 1:
-        return f"{moved[0]} is at {after.bars[moved[0]].start_s:g}"
-    return f"{len(moved)} ops are at other times" if moved else "the board is the same"

@@ -89,12 +89,6 @@ class Rules:
         return {op: inputs[op] for op in self.ops}
 
     @cached_property
-    def outputs(self) -> dict[Op, list[Op]]:
-        """By op, those that take its output."""
-        inputs = self.inputs.items()
-        return {op: [then for then, needed in inputs if needed == op] for op in self.ops}
-
-    @cached_property
     def duration_s(self) -> dict[Op, float]:
         by_kind = {kind: self.timed.per_stage(EVENT_NAMES[kind]) for kind in self.kinds}
         return {op: by_kind[op.kind][op.stage] for op in self.ops}

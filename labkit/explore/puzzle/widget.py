@@ -1,30 +1,26 @@
-"""Show a puzzle in a notebook: a board to click into, buttons and keys for all that it can do."""
+"""Show a puzzle in a notebook: a board to click into, a form and keys for all that it can do."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-import ipywidgets
+import traitlets
 
+from labkit.base.notebook import static
 from labkit.explore.explorer import Explorer, table_html
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.game import Game
 from labkit.explore.puzzle.levels import LEVELS
+from labkit.explore.puzzle.levels import level as level_of
 from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown, static_form, table
 from labkit.explore.puzzle.rules import OF_KIND, Rules
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 from labkit.schedule import EVENT_NAMES, Schedule
 
-_BUTTONS = {  # by key; each with the first level that has it
-    "u": ("Undo", "Take the last move back", 1),
-    "c": ("Clear", "Empty the board", 2),
-    "h": ("Hint", "What to do next, and why; again: do it", 1),
-}
-_TOOLBAR_FROM = 4  # the first level with all of the picture's buttons
+_TITLES = [f"{k} of {len(LEVELS)}: {each.title}" for k, each in enumerate(LEVELS, start=1)]
 
 
 def schedule_puzzle(level: int = 1) -> SchedulePuzzle:
@@ -40,37 +36,45 @@ def schedule_puzzle(level: int = 1) -> SchedulePuzzle:
 
 
 class SchedulePuzzle(Explorer):
-    """A :class:`Game` with a Timeline, buttons and a line that answers every move.
+    """A :class:`Game` with a Timeline, a form and a line that answers every move.
 
-    A cell can use the keys too: ``puzzle.press("f")``.
+    puzzle = schedule_puzzle()
+    puzzle.level = 3                         # each level keeps its board
+    puzzle.press("f")                        # as the key does in the picture
     """
 
+    level: traitlets.Any = traitlets.Any()  # a number; wrong ones are refused as schedule_puzzle does
+
     def __init__(self, level: int = 1):
-        self._games = {level: Game(level)}
-        self.game = self._games[level]
-        levels = [(f"{k} of {len(LEVELS)}: {each.title}", k) for k, each in enumerate(LEVELS, start=1)]
-        look = {"style": {"description_width": "auto"}, **_narrow()}
-        self.choice = ipywidgets.Dropdown(options=levels, value=level, description="Level", **look)
-        self.text = ipywidgets.HTML()
-        self.rank = ipywidgets.ToggleButtons(style={"button_width": "70px"}, **_narrow())
-        self.kinds = {
-            kind: self._button(name, f"Place the next {name} of the rank", kind.lower())
-            for kind, name in OF_KIND.items()
-        }
-        self.buttons = {key: self._button(name, tooltip, key) for key, (name, tooltip, _) in _BUTTONS.items()}
-        self.lesson = ipywidgets.HTML(layout=ipywidgets.Layout(min_height="36px"))  # so that nothing moves at par
-        self.next = self._button("Next level", "Go to the next level", "n")
-        self.table = ipywidgets.HTML()
+        self._games = dict[int, Game]()
         timeline = Timeline()
-        super().__init__(self._rows(timeline), timeline)
-        timeline.on_pick(lambda _, bar: self.guarded(partial(self._pick, bar))())
-        timeline.on_drop(lambda _, bar, time_s: self.guarded(partial(self._pick, bar, time_s))())
-        timeline.on_key(lambda key: self.guarded(partial(self.press, key))())
-        self.choice.observe(self.guarded(lambda: self.go_to(self.choice.value)), "value")
-        self.rank.observe(self.guarded(self._choose_rank), "value")
-        self._open()
+        super().__init__([timeline], timeline)
+        timeline.handlers = {
+            "key": self.guarded(self.press),
+            "pick": self.guarded(self._pick),
+            "drop": self.guarded(self._pick),
+            "control": self.guarded(lambda _, title: setattr(self, "level", 1 + _TITLES.index(title))),
+        }
+        self.level = level
+
+    @traitlets.validate("level")
+    def _checked(self, proposal: dict[str, Any]) -> int:
+        level_of(proposal["value"])
+        return proposal["value"]
+
+    @traitlets.observe("level")
+    def _open(self, _: object) -> None:
+        self.timeline.own_keys = [list(pair) for pair in self.game.key_list()]
+        self._after(f"Level {self.level}: {self.game.level.title}.")
 
     # --- for a cell -------------------------------------------------------------------------------
+
+    @property
+    def game(self) -> Game:
+        """The level that is shown, with what has been done in it."""
+        if self.level not in self._games:
+            self._games[self.level] = Game(self.level)
+        return self._games[self.level]
 
     @property
     def board(self) -> Board:
@@ -82,7 +86,7 @@ class SchedulePuzzle(Explorer):
         ops = self.board.rules.ops
         if missing := [op for op in ops if op not in self.board.placed]:
             left = f"{len(missing)} of {len(ops)} ops are not placed yet, {missing[0]} for one"
-            raise ValueError(f"the board of level {self.game.number} is not finished: {left}")
+            raise ValueError(f"the board of level {self.level} is not finished: {left}")
         return self.board.to_schedule("yours")
 
     @property
@@ -92,114 +96,80 @@ class SchedulePuzzle(Explorer):
 
     def press(self, key: str) -> None:
         """Do what ``key`` does in the picture."""
-        if key == "n" and self.game.number < len(LEVELS):
-            self.go_to(self.game.number + 1)
+        if key == "n" and self.level < len(LEVELS):
+            self.level += 1
         else:
             self._after(self.game.press(key))
 
-    def go_to(self, number: int) -> None:
-        """Go to another level; each keeps its board.
-
-        Raises as :func:`schedule_puzzle` does.
-        """
-        if number not in self._games:
-            self._games[number] = Game(number)
-        self.game = self._games[number]
-        if self.choice.value == number:
-            self._open()
-        else:
-            self.choice.value = number  # which comes back here
-
     def static_form(self) -> StaticForm:
-        return static_form(self.game)
+        """What stands for the puzzle on a page; in a stored notebook an empty board is finished."""
+        return static_form(self.game.finished() if static() and not self.board.placed else self.game)
 
     # --- what is shown ----------------------------------------------------------------------------
-
-    def _open(self) -> None:
-        """Show the level anew: its text, the controls that it needs, its board."""
-        game, rules = self.game, self.game.board.rules
-        self.text.value = _level_text(game)
-        self.timeline.own_keys = [list(pair) for pair in game.key_list()]
-        chosen = game.rank
-        self.rank.options = [(f"rank {rank}", rank) for rank in range(rules.n_ranks)]
-        game.rank = chosen  # not the first one, which the new options choose
-        needed = {button: kind in rules.kinds for kind, button in self.kinds.items()}
-        needed |= {self.buttons[key]: game.number >= first for key, (_, _, first) in _BUTTONS.items()}
-        for control, is_needed in needed.items():
-            control.layout.display = "" if is_needed else "none"
-        (self.remove_class if game.number >= _TOOLBAR_FROM else self.add_class)("labkit-few-controls")
-        self._after(f"Level {game.number}: {game.level.title}.")
 
     def _after(self, narration: str) -> None:
         """Show the board after a move, and say how it went."""
         game = self.game
-        self.timeline.show([board_panel(game)], alt=alt_text(game), time=axis(), said=narration)
-        self.rank.value = game.rank
-        self.buttons["u"].disabled = not game.before
-        self.table.value = table_html(table(game))
-        self.lesson.value = _lesson(game)
-        self.next.layout.visibility = "visible" if game.at_par and game.number < len(LEVELS) else "hidden"
-
-    # --- what a reader does -----------------------------------------------------------------------
-
-    def _button(self, name: str, tooltip: str, key: str) -> ipywidgets.Button:
-        """Return a button that does what a key does."""
-        button = ipywidgets.Button(description=name, tooltip=f"{tooltip} ({key})", **_narrow())
-        button.on_click(self.guarded(partial(self.press, key)))
-        return button
+        with self.timeline.hold_sync():
+            self.timeline.form = {"controls": _form(game)}
+            self.timeline.show(
+                [board_panel(game)],
+                alt=alt_text(game),
+                time=axis(),
+                narration=narration,
+                numbers=_lesson(game) + table_html(table(game)),
+            )
 
     def _pick(self, bar: int, dropped_s: float | None = None) -> None:
         """Take a click on a bar, or its drop at a time."""
         op = list(shown(self.game))[bar]
         self._after(self.game.pick(op) if dropped_s is None else self.game.drop(op, dropped_s))
 
-    def _choose_rank(self) -> None:
-        if self.rank.value is not None and self.rank.value != self.game.rank:
-            self._after(self.game.choose_rank(self.rank.value))
 
-    # --- the page ---------------------------------------------------------------------------------
+# --- the form -------------------------------------------------------------------------------------
 
-    def _rows(self, timeline: Timeline) -> Sequence[ipywidgets.Widget]:
-        wrapped = ipywidgets.Layout(flex_flow="row wrap")
-        controls = [self.rank, *self.kinds.values(), *self.buttons.values()]
-        return [
-            self.choice,
-            self.text,
-            ipywidgets.HBox(controls, layout=wrapped),  # above the line that answers them
-            timeline,
-            self.lesson,
-            self.next,
-            self.table,
-        ]
-
-
-def _narrow() -> Any:
-    return {"layout": ipywidgets.Layout(width="max-content", max_width="100%")}
-
-
-_MOVES = (
-    "Click an outlined op to place it, or choose a rank and press forward or backward; keys do the same. "
-    "An op goes after the last one of its rank: drag it to change the order."
-)
 _GOALS = {
     "makespan": "End as early as you can; no order ends earlier than par",
     "span": "Let each rank be done as soon as you can after its own first op; no order does better than par",
 }
 
 
-def _level_text(game: Game) -> str:
-    """Return what the level asks and what holds in it, as HTML."""
-    this = game.level
-    goal = f"{_rules_in_words(this.rules)} {_GOALS[this.goal]}, {this.par_s:g}."
-    style = '<p style="margin: 3px 0; line-height: 1.4">'
-    return "".join(f"{style}{html.escape(line)}</p>" for line in (this.asks, goal))
+def _form(game: Game) -> list[dict[str, Any]]:
+    """Return the controls of a level. A button and the choice of a rank do what their key does."""
+    this, rules = game.level, game.board.rules
+    goal = f"{_rules_in_words(rules)} {_GOALS[this.goal]}, {this.par_s:g}."
+    buttons = {kind.lower(): (OF_KIND[kind], f"Place the next {OF_KIND[kind]} of the rank") for kind in rules.kinds}
+    buttons |= {"u": ("Undo", "Take the last move back"), "c": ("Clear", "Empty the board")}
+    buttons |= {"h": ("Hint", "What to do next; again: do it"), "n": ("Next level", "Go to the next level")}
+    if game.number == len(LEVELS):
+        del buttons["n"]
+    return [
+        {"name": "level", "label": "level", "look": "menu", "options": _TITLES, "value": _TITLES[game.number - 1]},
+        {"name": "asks", "look": "words", "value": this.asks, "group": "asks"},
+        {"name": "goal", "look": "words", "value": goal, "group": "goal"},
+        {
+            "name": "rank",
+            "label": "rank",
+            "look": "buttons",
+            "options": list(map(str, range(rules.n_ranks))),
+            "value": str(game.rank),
+            "group": "rank",
+        },
+        *(
+            {"name": key, "label": label, "look": "action", "tooltip": f"{tooltip} ({key})", "group": "moves"}
+            for key, (label, tooltip) in buttons.items()
+        ),
+    ]
 
 
 def _lesson(game: Game) -> str:
     """Return, as HTML, what the level teaches once the board is at par; until then how to move."""
-    learned = f"✓ Par reached. What this level teaches: {game.level.teaches}"
-    text, weight = (learned, 600) if game.at_par else (_MOVES, 400)
-    return f'<p style="margin: 0; line-height: 1.4; font-weight: {weight}">{html.escape(text)}</p>'
+    if game.at_par:
+        return f"<p><strong>✓ Par reached. What this level teaches: {html.escape(game.level.teaches)}</strong></p>"
+    return (
+        "<p>Click an outlined op to place it, or choose a rank and press forward or backward; keys do the same. "
+        "An op goes after the last one of its rank: drag it to change the order.</p>"
+    )
 
 
 def _rules_in_words(rules: Rules) -> str:

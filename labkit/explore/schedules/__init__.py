@@ -1,7 +1,7 @@
 """Explore schedules: change them, compare two on one time axis, and run them on real ranks.
 
 state           what is shown as a line of text: one table of fields
-values          from a state to schedules and their times; metrics
+values          from a state to schedules and their times
 measure         a schedule run on real ranks, beside its ideal
 pipeline_rank   what each of these ranks does
 tables          metrics side by side, and where time went, in print

@@ -9,34 +9,31 @@ import pandas as pd
 
 from labkit.base.formats import MeasuredTable
 from labkit.base.measurement_html import without_marks
-from labkit.draw.layout import TimeAxis
+from labkit.draw.timelines import pieces_of
 from labkit.explore.explorer import table_html
 from labkit.explore.schedules.measure import ScheduleRun
-from labkit.explore.schedules.values import Metrics
+from labkit.simulate import bubble_fraction, makespan
 from labkit.simulate.gap import CAUSES
 from labkit.stats import interval, verdict
 
 
-def metrics(runs: Mapping[str, Metrics], time: TimeAxis, cap: float | None) -> pd.DataFrame:
-    """Return the metrics of several runs as text, a column for each, against the memory ``cap``.
+def metrics(steps: Mapping[str, pd.DataFrame], cap: float | None) -> pd.DataFrame:
+    """Return the metrics of schedules as they should run, as text: a column for each, by its name.
 
-    In the page browser/table.js does so.
+    ``cap`` is that of memory. The page has these and more: browser/table.js.
     """
-    return pd.DataFrame({name: _column(found, time, cap) for name, found in runs.items()})
+    return pd.DataFrame({name: _column(events, cap) for name, events in steps.items()})
 
 
-def _column(found: Metrics, time: TimeAxis, cap: float | None) -> dict[str, str]:
-    over = "" if cap is None else f", over the cap of {cap:g}" if found.peak > cap else f", within the cap of {cap:g}"
+def _column(events: pd.DataFrame, cap: float | None) -> dict[str, str]:
+    peaks = pieces_of(events, makespan(events)).groupby("rank")["micro_batches"].max()
+    peak = float(peaks.max())
+    against = "" if cap is None else f", {'over' if peak > cap else 'within'} the cap of {cap:g}"
     return {
-        "makespan": time(found.makespan_s),
-        "bubble: idle ÷ (ranks × makespan)": _percent(found.bubbles.fraction),
-        "peak activations, in micro-batches": f"{found.peak:g} on rank {found.peak_rank}{over}",
-        "critical path": f"{found.critical_ops} ops, computing {_percent(found.critical_share)} of the time",
+        "makespan": f"{makespan(events):.4g}",
+        "bubble: idle ÷ (ranks × makespan)": f"{100 * bubble_fraction(events):.1f} %",
+        "peak activations, in micro-batches": f"{peak:g} on rank {peaks.idxmax()}{against}",
     }
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share + 0.0:.1f} %"
 
 
 # --- repeated steps -------------------------------------------------------------------------------
@@ -66,7 +63,7 @@ def gap_as_html(name: str, gap: pd.DataFrame) -> str:
     total = ms["total_s"].sum()
     sentence = f"{name}: measured − predicted is {total:.1f} ms: {causes}."
     written = ms.rename(columns=lambda column: f"{column.removesuffix('_s')} (ms)").map("{:.1f}".format)
-    stages = table_html(written.rename(index="stage {}".format), index=True)
+    stages = table_html(written.rename(index="stage {}".format))
     return f"<p>{html.escape(sentence)}</p><details><summary>by stage</summary>{stages}</details>"
 
 

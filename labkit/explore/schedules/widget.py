@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import threading
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pandas as pd
 import traitlets
 
@@ -16,18 +15,16 @@ from labkit.base.formats import emulated
 from labkit.draw.layout import time_axis
 from labkit.draw.painter import panel_figure
 from labkit.draw.timelines import overlay_panel
-from labkit.explore.events_message import EventTables
 from labkit.explore.explorer import Explorer, RunButtons, table_html
+from labkit.explore.scene_message import EventTables
 from labkit.explore.schedules import tables
 from labkit.explore.schedules.measure import ScheduleRun, TimedSchedule, run_schedules
 from labkit.explore.schedules.orders import UNIT_AXIS, UNITS, pipeline_message, schedule_form, schedule_library
 from labkit.explore.schedules.state import State, parse
-from labkit.explore.schedules.values import Metrics, metrics_of, n_micro_of, timed_schedule
+from labkit.explore.schedules.values import n_micro_of, timed_schedule
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
-from labkit.schedule import find_dependencies
 from labkit.simulate import makespan
-from labkit.simulate.replay import Replay
 
 
 def schedule_explorer(state: str = "") -> ScheduleExplorer:
@@ -38,20 +35,6 @@ def schedule_explorer(state: str = "") -> ScheduleExplorer:
     What the text may say: :func:`labkit.explore.schedules.state.parse`, also for its errors.
     """
     return ScheduleExplorer(parse(state))
-
-
-class PredictedSchedule(NamedTuple):
-    """A schedule as it should run."""
-
-    events: pd.DataFrame
-    metrics: Metrics
-
-    @classmethod
-    def of(cls, timed: TimedSchedule) -> PredictedSchedule:
-        events, dependencies = timed.simulate(), find_dependencies(timed.schedule)
-        start_s, end_s = (events[name].to_numpy() for name in ("start_s", "end_s"))
-        replay = Replay(dependencies, np.arange(len(events)), start_s, end_s, 0.0)  # simulate's rows are the ops
-        return cls(events, metrics_of(replay))
 
 
 class ScheduleExplorer(Explorer):
@@ -76,7 +59,7 @@ class ScheduleExplorer(Explorer):
         super().__init__([self.runner, timeline], timeline)
         timeline.form = {"schedules": schedule_form()}
         timeline.library = self._library
-        timeline.on_control(lambda name, text: self.guarded(partial(setattr, self, name, text))())
+        timeline.handlers["control"] = self.guarded(partial(setattr, self))
         self.state = str(state)
 
     @traitlets.validate("state")
@@ -105,9 +88,6 @@ class ScheduleExplorer(Explorer):
 
     def _library(self) -> dict[str, Any] | None:
         return None if self.runs else schedule_library(self._parsed)
-
-    def _predicted(self) -> dict[str, PredictedSchedule]:
-        return {timed.schedule.name: PredictedSchedule.of(timed) for timed in self._timed()}
 
     def _alt(self) -> str:
         ends = [f"{timed.schedule.name} ends at {makespan(timed.simulate()):g}" for timed in self._timed()]
@@ -158,9 +138,9 @@ class ScheduleExplorer(Explorer):
             time=time_axis(max(ends_s)),
             alt=f"{self._alt()} Measured runs lie under it.",
             note=emulated(*(run.measured for run in self.runs)),
-            said=self._notes(),
+            narration=self._notes(),
             title=f"{self._size()}, predicted and measured",
-            numbers=table_html(intervals, index=True) + gaps,
+            numbers=table_html(intervals) + gaps,
             memory=True,
             cap=self._parsed.cap,
             pipeline=self._pipeline(),
@@ -171,17 +151,12 @@ class ScheduleExplorer(Explorer):
     def static_form(self) -> StaticForm:
         """Return schedules and metrics; after a run, that run under its prediction, and the gap."""
         if not self.runs:
-            predicted = self._predicted()
-            metrics = tables.metrics(
-                {name: each.metrics for name, each in predicted.items()}, UNIT_AXIS, self._parsed.cap
-            )
-            events = {name: each.events for name, each in predicted.items()}
-            return StaticForm(partial(draw.timeline, events, time_label=UNITS), self._alt(), metrics)
+            steps = {timed.schedule.name: timed.simulate() for timed in self._timed()}
+            metrics = tables.metrics(steps, self._parsed.cap)
+            return StaticForm(partial(draw.timeline, steps, time_label=UNITS), self._alt(), metrics)
         drawn = [overlay_panel(run.ideal, run.measured, title=run.schedule.name) for run in self.runs]
         panels, axes, data = zip(*drawn, strict=True)
         longest = min(axes, key=lambda axis: axis.per_second)
-        note, gaps = (
-            emulated(*(run.measured for run in self.runs)),
-            tables.gaps({run.schedule.name: run.gap for run in self.runs}),
-        )
+        note = emulated(*(run.measured for run in self.runs))
+        gaps = tables.gaps({run.schedule.name: run.gap for run in self.runs})
         return StaticForm(partial(panel_figure, panels, longest, note, data), self._alt(), gaps)

@@ -5,7 +5,6 @@ import torch
 import torch.distributed as dist
 from to_do import task
 
-from labkit import todo
 from labkit.explore.grids.ring_panel import ring_cells, verdict
 from labkit.explore.grids.ring_recording import RingError, record_ring
 from labkit.explore.grids.rings import simulate_ring
@@ -60,19 +59,6 @@ def test_what_is_no_sum_of_different_parts_is_shown_and_said():
     assert verdict(trace).startswith("None of 4 cells end up as the whole sum")
 
 
-def sends_half_a_chunk(tensor):
-    half = tensor[:2].clone()
-    if dist.get_rank():
-        dist.recv(half, 0)
-    else:
-        dist.send(half, 1)
-
-
-def test_bytes_of_a_message_that_is_no_whole_chunk_count_though_no_arrow_shows_it():
-    trace = record_ring(2, sends_half_a_chunk)
-    assert not trace.messages and trace.n_steps == 1 and trace.bytes_sent[-1].tolist() == [0.25, 0]
-
-
 def calls_a_collective(tensor):
     dist.all_reduce(tensor)
 
@@ -97,10 +83,3 @@ def waits_for_ever(tensor):
 def test_what_cannot_be_shown_is_said_in_a_sentence(ring, reason):
     with pytest.raises(RingError, match=reason):
         record_ring(2, ring)
-
-
-def test_an_unfilled_task_starts_no_rank(monkeypatch):
-    monkeypatch.setattr(todo, "missing", lambda name: f"TODO {name}: labkit/dp.py, line 42")
-    monkeypatch.setattr("labkit.launch.launch", None)
-    with pytest.raises(todo.TodoError, match=r"TODO dp.5: labkit/dp.py, line 42"):
-        record_ring(4)

@@ -1,8 +1,5 @@
 """labkit.explore.grids.rings, ring_panel: what moves where while N ranks add up a tensor."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -65,7 +62,7 @@ def test_bytes_are_written_in_the_unit_that_fits(n_bytes, text):
 
 def test_labels_name_the_ranks_of_few_and_count_those_of_many_and_more_are_darker():
     labels = {n: {cell.label: cell.chunk for cell in ring_cells(simulate_ring("ring", n))} for n in (3, 8)}
-    assert set(labels[3]) == {"0", "1", "2", "0 1", "1 2", "0 2", "Σ"}
+    assert set(labels[3]) == {"0", "1", "2", "01", "12", "02", "Σ"}
     assert sorted(labels[8]) == [*"1234567", "Σ"]
     shades = [labels[8][str(count)] for count in range(2, 8)]
     assert shades == sorted(shades, reverse=True)
@@ -116,13 +113,6 @@ def test_at_each_step_a_panel_shows_one_bar_a_cell_and_links_lead_between_bars_t
         assert len(links) == sum(1 if count == n else count for count in sent)
         assert (links["label"] == "all").sum() == sent.count(n)
         assert (panel.links["vanish"] == step + 1).sum() == sum(sent), "every chunk that is sent moves"
-
-
-def test_what_ranks_import_loads_no_torch_no_matplotlib_and_no_widgets():
-    engines = ("rings", "ring_recording", "collectives")
-    code = f"import sys; from labkit.explore.grids import {', '.join(engines)}; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"torch", "matplotlib", "ipywidgets"} & set(loaded)
 
 
 @pytest.mark.parametrize("n", [2, 4, 7])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
+from page_in_node import NODE, in_node
 
 from labkit.explore.puzzle.game import Game
 from labkit.explore.puzzle.levels import LEVELS
-from labkit.explore.puzzle.picture import alt_text, board_panel, shown, static_form, table
+from labkit.explore.puzzle.picture import alt_text, axis, board_panel, facts_of, shown, static_form, table
+from labkit.explore.scene_message import scene_of
 from labkit.schedule import Op
 
 AT_PAR = {  # keys by level: no hint, but what one may know by then
@@ -37,9 +41,8 @@ def played(number: int, keys: str) -> tuple[Game, list[str]]:
         (1, "g", "g means nothing here."),
         (1, "hh", "0F0 on rank 0 from 0 to 1."),
         (2, "f1", "Rank 1: 1F0 at 1 may be placed."),
-        (2, "f1fu", "Undone: 1F0 is off the board."),
-        (2, "f1fb0bcu", "Undone: 0F0 to 0B0 are on the board."),
-        (2, "f1fb0bf[u", "Undone: 0F1 is at 6."),
+        (2, "f1fu", "Undone: 1 of 8 ops are placed."),
+        (2, "f1fb0bcu", "Undone: 4 of 8 ops are placed."),
     ],
 )
 def test_a_key_is_answered(number, keys, said):
@@ -129,37 +132,51 @@ def test_a_bar_that_is_dragged_goes_to_its_place_in_the_order_or_is_refused(drag
 # --- what is seen ---------------------------------------------------------------------------------
 
 
-def test_the_panel_has_a_bar_for_what_is_placed_and_a_ghost_for_what_is_offered():
-    game, _ = played(3, "f1f")
-    panel = board_panel(game)
-    assert panel.bars["label"].tolist() == ["0F0", "1F0", *map(str, game.offers())]
-    assert panel.bars["ghost"].tolist() == [False, False] + [True] * len(game.offers())
-    assert panel.needs[1] == 0
-    assert panel.explain(0).startswith("0F0: the forward of stage 0 for micro-batch 0, on rank 0")
+PAGE = """
+import { spotsOf } from "BROWSER/bars.js";
+import { explain } from "BROWSER/explain.js";
+import { readScene } from "BROWSER/scene.js";
+const scene = readScene(given), [panel] = scene.panels, { bars, strips } = panel;
+const boxes = bars.labels.map((_, i) => [bars.left[i], bars.right[i], bars.top[i], bars.top[i] + bars.height[i]]);
+const said = spotsOf(panel).what.map((spot) => [spot.kind, explain(panel, spot, scene.axis)]);
+const { title, facts, rows, peaks } = panel;
+return { title, facts, said, boxes, rows, peaks, labels: bars.labels, ghost: [...bars.ghost], share: strips.share };
+"""
 
 
-def test_no_two_bars_of_a_panel_cover_each_other_and_each_has_room_for_its_name():
-    game, _ = played(2, "ff1f")  # 1F1 and 1B0 may both be next, at 2
-    bars = board_panel(game).bars
-    bars["right"], bars["bottom"] = bars["right"] - 1e-9, bars["top"] + bars["height"] - 1e-9
-    for i, one in bars.iterrows():
-        across = (bars["left"] < one["right"]) & (one["left"] < bars["right"])
-        down = (bars["top"] < one["bottom"]) & (one["top"] < bars["bottom"])
-        assert bars.index[across & down].tolist() == [i]
-    assert bars["height"].min() * 26 * 0.62 >= 7  # px of a row and of letters, in painter.js
+def page_of(number: int, keys: str) -> dict:
+    """What the page makes of a board."""
+    game, _ = played(number, keys)
+    return in_node(PAGE, scene_of([board_panel(game)], time=axis(), alt=""))
 
 
-def test_a_strip_is_full_where_the_rank_may_keep_no_more():
-    game, _ = played(3, "fff")
-    assert board_panel(game).strips["share"].tolist() == pytest.approx([1 / 3, 2 / 3, 1])
-    assert board_panel(game).peaks[0].text == "3 of 3 kept"
+@pytest.mark.skipif(NODE is None, reason="no node on this machine")
+def test_the_page_shows_what_is_placed_what_is_offered_and_why_a_rank_is_idle():
+    page, (game, _) = page_of(3, "f1f"), played(3, "f1f")
+    assert page["labels"] == ["0F0", "1F0", *map(str, game.offers())]
+    assert page["ghost"] == [0, 0] + [1] * len(game.offers()) and len(page["rows"]) == 3
+    bars = [text for kind, text in page["said"] if kind == "bar"]
+    assert "It needs the activation of 0F0 on rank 0, which ended at 1." in bars[1]
+    assert bars[2].endswith("It may be placed on rank 0, from 1 to 2: click it, or press Enter.")
+    (gap,) = [text for kind, text in page["said"] if kind == "idle"]
+    assert gap.startswith("Rank 1 is idle for 1, from 0 to 1\nTo begin 1F0 it waits for the activation of 0F0")
+
+
+@pytest.mark.skipif(NODE is None, reason="no node on this machine")
+def test_no_two_bars_cover_each_other_and_a_strip_is_full_where_a_rank_may_keep_no_more():
+    boxes = page_of(2, "ff1f")["boxes"]  # 1F1 and 1B0 may both be next, at 2
+    for (left, right, top, bottom), other in itertools.combinations(boxes, 2):
+        assert min(right, other[1]) - max(left, other[0]) < 1e-6 or min(bottom, other[3]) - max(top, other[2]) < 1e-6
+    assert min(bottom - top for *_, top, bottom in boxes) * 26 * 0.62 >= 7  # px of a row and of letters, in painter.js
+    page = page_of(3, "fff")
+    assert page["share"] == pytest.approx([1 / 3, 2 / 3, 1]) and page["peaks"][0][1] == "3 of 3"
 
 
 def test_a_board_at_par_says_so_beside_its_title():
     game, _ = played(2, AT_PAR[2])
-    assert board_panel(game).facts == "✓ par · bubble 33 %"
+    assert facts_of(game) == "✓ par · bubble 33 %"
     game.press("u")
-    assert board_panel(game).facts == "7 of 8 ops · par 9"
+    assert facts_of(game) == "7 of 8 ops · par 9"
 
 
 def test_idle_times_of_the_table_are_those_of_the_bubble():

@@ -56,7 +56,12 @@ def _around(rules: Rules):
 
     def tail(op: Op) -> float:
         return max(
-            (rules.delay_s[then] + rules.duration_s[then] + tail(then) for then in rules.outputs[op]), default=0.0
+            (
+                rules.delay_s[then] + rules.duration_s[then] + tail(then)
+                for then, needed in rules.inputs.items()
+                if needed == op
+            ),
+            default=0.0,
         )
 
     return [(head, tail, ops) for ops in rules.ops_of_rank]

@@ -15,7 +15,7 @@ def sent(puzzle: SchedulePuzzle, **message: object) -> None:
     """Let the browser send a message, as after a click or a key."""
     timeline = puzzle.timeline
     number = timeline._heard["test"]
-    where = {"version": timeline.scene["version"], "panel": 0, "view": "test", "number": number}
+    where = {"version": timeline.scene["version"], "view": "test", "number": number}
     timeline._receive(None, where | message, None)
 
 
@@ -46,71 +46,80 @@ def test_a_two_by_two_by_clicks_on_outlined_ops():
     puzzle = SchedulePuzzle(2)
     while not puzzle.board.finished:
         sent(puzzle, pick=len(puzzle.board.placed))  # offered ops come after the placed ones
-    assert "that is par" in puzzle.timeline.said
+    assert "that is par" in puzzle.timeline.narration
 
 
-def test_buttons_and_keys_do_the_same():
-    puzzle, by_key = SchedulePuzzle(2), pressed(2, "f1fb0buh")
-    puzzle.kinds["F"].click()
-    puzzle.rank.value = 1
-    puzzle.kinds["F"].click()
-    puzzle.kinds["B"].click()
-    puzzle.rank.value = 0
-    puzzle.kinds["B"].click()
-    for key in "uh":
-        puzzle.buttons[key].click()
-    assert puzzle.csv == by_key.csv and puzzle.timeline.said == by_key.timeline.said
-    puzzle.buttons["c"].click()
-    assert not puzzle.board.placed
+def controls(puzzle: SchedulePuzzle) -> dict[str, dict]:
+    return {control["name"]: control for control in puzzle.timeline.form["controls"]}
+
+
+def test_a_button_stands_for_its_key_and_a_rank_for_its_own():
+    puzzle = pressed(2, "f1fb0b")
+    found = controls(puzzle)
+    keys = {key for keys in dict(puzzle.timeline.own_keys) for key in keys.split()}
+    assert {name for name, control in found.items() if control["look"] == "action"} == {*"fbuchn"} <= keys
+    assert found["rank"]["options"] == ["0", "1"] and {"0", "1"} <= keys and found["rank"]["value"] == "0"
+    assert "forward" in found["f"]["label"] and "(f)" in found["f"]["tooltip"]
 
 
 def test_a_click_on_a_placed_op_chooses_it_and_its_rank():
     puzzle = pressed(1, "f1f0")
     sent(puzzle, pick=1)
-    assert puzzle.rank.value == 1
-    assert puzzle.timeline.said.startswith("1F0 is chosen: drag it, or press [ or ]")
+    assert controls(puzzle)["rank"]["value"] == "1" and puzzle.timeline.scene["panels"][0]["chosen"] == 1
+    assert puzzle.timeline.narration.startswith("1F0 is chosen: drag it, or press [ or ]")
 
 
 def test_a_bar_that_is_dropped_elsewhere_moves_and_one_that_cannot_go_there_says_why():
     puzzle = pressed(2, "ff")
     sent(puzzle, drop=1, x=0.4)
-    assert puzzle.csv == "0F1,0F0\n\n" and puzzle.timeline.said.startswith("0F1 now runs before 0F0")
+    assert puzzle.csv == "0F1,0F0\n\n" and puzzle.timeline.narration.startswith("0F1 now runs before 0F0")
     puzzle = pressed(2, "f1fb0b")
     sent(puzzle, drop=3, x=0.1)
-    assert puzzle.csv == "0F0,0B0\n1F0,1B0\n" and "0B0 cannot go before 0F0" in puzzle.timeline.said
+    assert puzzle.csv == "0F0,0B0\n1F0,1B0\n" and "0B0 cannot go before 0F0" in puzzle.timeline.narration
 
 
 def test_what_a_level_teaches_is_told_at_par_and_not_before():
     puzzle = pressed(1, "f1fb0")
-    how_to_move = puzzle.lesson.value
-    assert puzzle.game.level.teaches not in html.unescape(puzzle.text.value + puzzle.lesson.value)
+    told = html.unescape(str(puzzle.timeline.scene) + str(puzzle.timeline.form))
+    assert puzzle.game.level.teaches not in told and "drag it to change the order" in told
     puzzle.press("b")
-    assert puzzle.game.level.teaches in html.unescape(puzzle.lesson.value)
-    puzzle.press("u")
-    assert puzzle.lesson.value == how_to_move
+    assert puzzle.game.level.teaches in html.unescape(puzzle.timeline.scene["numbers"])
 
 
 # --- from level to level --------------------------------------------------------------------------
 
 
-def test_each_level_keeps_its_board_and_shows_the_keys_and_kinds_that_it_has():
+def test_each_level_keeps_its_board_and_has_its_own_keys_and_buttons():
     puzzle = pressed(7, "f1n")
-    assert puzzle.game.number == 8 and not puzzle.board.placed and puzzle.rank.value == 0
-    assert [button.layout.display for button in puzzle.kinds.values()] == ["", "none", "", ""]
+    assert puzzle.level == 8 and not puzzle.board.placed
+    assert {*"fiwuchn"} < set(controls(puzzle)) and "b" not in controls(puzzle)
     assert {"f i w", "0 1", "n"} <= set(dict(puzzle.timeline.own_keys))
-    puzzle.choice.value = 7
-    assert puzzle.csv == "0F0\n\n" and puzzle.rank.value == 1
-    assert pressed(12, "n").timeline.said == "n means nothing here."
+    sent(puzzle, control="level", text=controls(puzzle)["level"]["options"][6])
+    assert puzzle.csv == "0F0\n\n" and controls(puzzle)["rank"]["value"] == "1"
+    assert pressed(12, "n").timeline.narration == "n means nothing here."
+
+
+def test_a_lecturer_sets_the_level_and_hears_of_it():
+    puzzle, heard = SchedulePuzzle(2), []
+    puzzle.observe(lambda change: heard.append(change["new"]), "level")
+    puzzle.press("n")
+    with pytest.raises(ValueError, match="expected a whole number from 1 to 12"):
+        puzzle.level = 13
+    assert heard == [3] and puzzle.level == 3
 
 
 def test_limits_are_told_and_what_par_is():
     for number in range(1, len(LEVELS) + 1):
-        text = SchedulePuzzle(number).text.value
-        assert ("Room for activations" in text) == (LEVELS[number - 1].rules.caps is not None)
-        assert ("no order ends earlier than par" in text) == (number not in (10, 12))
+        goal = controls(SchedulePuzzle(number))["goal"]["value"]
+        assert ("Room for activations" in goal) == (LEVELS[number - 1].rules.caps is not None)
+        assert ("no order ends earlier than par" in goal) == (number not in (10, 12))
 
 
-@pytest.mark.parametrize(("number", "shown"), [(1, 2), (2, 3)])
-def test_a_level_shows_only_the_controls_that_it_needs(number, shown):
-    controls = SchedulePuzzle(number).buttons.values()
-    assert sum(control.layout.display != "none" for control in controls) == shown
+def test_in_a_stored_notebook_an_empty_board_is_shown_finished_and_a_live_one_never(monkeypatch):
+    puzzle = SchedulePuzzle(2)
+    assert puzzle.static_form().table["ops"].tolist() == ["", ""]
+    monkeypatch.setenv("LABKIT_STATIC", "1")
+    assert [len(ops.split()) for ops in puzzle.static_form().table["ops"]] == [4, 4]
+    assert not puzzle.board.placed
+    puzzle.press("f")
+    assert puzzle.static_form().table["ops"].tolist() == ["0F0", ""]

@@ -57,12 +57,12 @@ def test_one_schedule_with_two_numbers_of_chunks_is_two_and_with_itself_it_is_on
 
 def test_a_text_of_the_page_that_does_not_parse_is_said_and_changes_nothing_and_in_a_cell_it_raises(explorer):
     move(explorer, "1f1b n=4 k=8")
-    assert explorer.timeline.said.startswith("StateError: character 10, 'k=8': expected one of n=")
+    assert explorer.timeline.narration.startswith("StateError: character 10, 'k=8': expected one of n=")
     assert explorer.state == "1f1b n=4 m=8 F=1 B=2"
     with pytest.raises(StateError, match="a schedule"):
         explorer.state = "1g1b"
     move(explorer, "1f1b m=1")
-    assert Schedule.from_csv(orders(explorer)["1F1B"]).n_micro == 1 and explorer.timeline.said == ""
+    assert Schedule.from_csv(orders(explorer)["1F1B"]).n_micro == 1 and explorer.timeline.narration == ""
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -188,7 +188,7 @@ def test_a_run_lies_under_what_should_happen_with_the_gap_and_goes_when_a_contro
     monkeypatch.setattr(schedules, "run_schedules", fake_run)
     explorer.state = "1f1b vs gpipe"
     press(explorer)
-    verdict, notes = explorer.timeline.said.split(" (median of 9 pairs and its 95 % interval). ")
+    verdict, notes = explorer.timeline.narration.split(" (median of 9 pairs and its 95 % interval). ")
     assert verdict == "1F1B, compared with GPipe: within noise, 1.0000 (0.9983 to 1.0017) times as fast"
     assert notes == "Ran on 4 ranks. It took 1.5 s."  # what holds for both runs once
     scene = explorer.timeline.scene
@@ -220,7 +220,7 @@ def test_a_run_that_ends_after_a_control_has_moved_is_not_shown_for_what_it_is_n
     monkeypatch.setattr(schedules, "run_schedules", moves)
     press(explorer)
     assert explorer.runs == [] and explorer.timeline.scene["panels"] == []
-    assert explorer.timeline.said.startswith("The controls have moved while it ran")
+    assert explorer.timeline.narration.startswith("The controls have moved while it ran")
 
 
 def test_a_run_stays_when_the_page_says_the_same_state_in_other_words(explorer, monkeypatch):
@@ -234,8 +234,8 @@ def test_a_run_stays_when_the_page_says_the_same_state_in_other_words(explorer, 
 def test_the_button_runs_it_on_real_ranks(explorer):
     explorer.state = "1f1b n=2 m=2 vs zb-v"
     press(explorer)
-    assert explorer.timeline.said.startswith("1F1B, compared with ZB-V: ")
-    assert "Ran on 2 ranks that " in explorer.timeline.said
+    assert explorer.timeline.narration.startswith("1F1B, compared with ZB-V: ")
+    assert "Ran on 2 ranks that " in explorer.timeline.narration
     for run in explorer.runs:
         assert run.schedule.n_ranks == 2 and run.gap["total_s"].notna().all()
 

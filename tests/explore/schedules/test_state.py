@@ -56,10 +56,6 @@ def test_what_is_left_out_is_the_default():
     assert parse("zb-v W=3") == State(Choice("zb-v"), weight_grad=(3.0,))
 
 
-def test_without_b_the_backward_pass_is_twice_the_forward_pass():
-    assert parse("F=1,1,1,2").input_grad == parse("F=1,1,1,2").weight_grad == (1, 1, 1, 2)
-
-
 # --- what is wrong, and where ---------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""What is timed in turns in ranks is recorded under the names and numbers that notebooks read."""
+"""What a stage keeps for backward is counted, with recomputation and without."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from labkit.lab.stage_measurements import kept_mb, take_turns, time_recomputation
+from labkit.lab.recomputation import kept_mb, time_recomputation
 from labkit.launch import launch
 
 
@@ -26,17 +26,3 @@ def test_recomputing_keeps_the_input_alone_and_runs_the_stage_once_more_inside_b
     found, of_stage = Counter(run.events["name"]), "stage in {}, {}".format
     assert found[of_stage("forward", "kept")] == found[of_stage("forward", "recomputed")] == 2
     assert found[of_stage("backward", "recomputed")] == 2 and not found[of_stage("backward", "kept")]
-
-
-def two_ways():
-    return {"alone": lambda batch: batch, "both": lambda batch: 2 * batch}
-
-
-def test_only_the_way_that_all_take_part_in_runs_on_other_ranks():
-    run = launch(take_turns, two_ways, 3, together="both", rounds=2)
-    assert run.values == [{"alone": 3, "both": 6}, {"both": 6}]
-    assert Counter(zip(run.events["rank"], run.events["name"], strict=True)) == {
-        (0, "alone"): 2,
-        (0, "both"): 2,
-        (1, "both"): 2,
-    }

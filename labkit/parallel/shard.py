@@ -1,0 +1,102 @@
+"""Given code under ShardedOptimizer: how a parameter travels, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # else an optimizer imports it, and it keeps the group that is up, with gloo's threads, for ever
+
+from labkit.trace import span
+
+
+class Broadcast:
+    """Starts replacing a tensor by the one of rank ``owner``, in place, on every rank.
+
+    :meth:`wait` ends it. Any dtype travels, as bytes, and any strides that leave no gaps. It is a
+    span of the lane comm until somebody has waited for it.
+    """
+
+    def __init__(self, tensor: torch.Tensor, owner: int):
+        flat = tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+        self._timing = span("broadcast", "comm", device=tensor.device, bytes=tensor.nbytes).begin()
+        self._work: Any = dist.broadcast(flat, src=owner, async_op=True)
+
+    def wait(self) -> None:
+        """Wait until the owner's numbers are there. Raises what went wrong on the way."""
+        self._work.wait()
+        self._timing.end()
+
+
+def on_cpu(state: Any) -> Any:
+    """Return an optimizer's state, dicts within dicts, with each tensor on the CPU."""
+    if isinstance(state, dict):
+        return {key: on_cpu(value) for key, value in state.items()}
+    return state.cpu() if isinstance(state, torch.Tensor) else state
+
+
+def check_same_parameters(parameters: Sequence[torch.Tensor]) -> None:
+    """Raise ValueError, on every rank, where parameters cannot be shared out over the ranks.
+
+    All are on one device, from which the group sends, and leave no gaps in memory. Every rank has
+    the same ones in the same order, or what a rank sends would be taken for another parameter.
+    """
+    own = _refused(parameters), [f"{tuple(p.shape)} {p.dtype}, strides {p.stride()}" for p in parameters]
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, own)
+    for rank, (refused, forms) in enumerate(every):
+        if refused:
+            raise ValueError(f"on rank {rank}, {refused}")
+        for number, (there, here) in enumerate(itertools.zip_longest(forms, every[0][1], fillvalue="missing")):
+            if there != here:
+                raise ValueError(
+                    f"rank {rank} has different parameters from rank 0: its parameter {number} is {there}, and that of rank 0 "
+                    f"is {here}. Build the same model on every rank"
+                )
+
+
+def _refused(parameters: Sequence[torch.Tensor]) -> str:
+    """Return why this rank's parameters cannot be shared out, if they cannot."""
+    backends = dist.get_backend_config()  # such as "cpu:gloo,cuda:gloo"
+    devices = [each.partition(":")[0] for each in backends.split(",")]
+    for number, parameter in enumerate(parameters):
+        what = f"parameter {number} is on {parameter.device}"
+        if parameter.device.type not in devices:
+            return f"{what}, and its group sends from {' and '.join(devices)}: move the model there first"
+        if parameter.device != parameters[0].device:
+            return f"{what} and parameter 0 on {parameters[0].device}: move the model to one device first"
+        if not torch.ops.aten.is_non_overlapping_and_dense(parameter):
+            return f"parameter {number} leaves gaps in memory (strides {parameter.stride()}): use its contiguous() copy"
+    return ""
+
+
+# --- one matrix on several ranks ------------------------------------------------------------------
+
+
+def sum_over_ranks(tensor: torch.Tensor, group: Any = None) -> torch.Tensor:
+    """Return the sum over the ranks of ``group`` as a new tensor: an all_reduce, on all of them."""
+    total = tensor.detach().clone(memory_format=torch.contiguous_format)
+    with span("all_reduce", "comm", device=total.device, bytes=total.nbytes):
+        dist.all_reduce(total, group=group)
+    return total
+
+
+def check_linear(linear: Any, group: Any = None) -> None:
+    """Raise TypeError for anything but an nn.Linear, ValueError where ranks have different ones."""
+    if not isinstance(linear, torch.nn.Linear):
+        raise TypeError(f"expected an nn.Linear, whose matrix is to be shared out, and got {linear!r:.80}")
+    forms: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(forms, f"{linear!r} of {linear.weight.dtype}", group=group)
+    for rank, form in enumerate(forms):
+        if form != forms[0]:
+            raise ValueError(f"rank {rank} has {form} and rank 0 {forms[0]}: build the same layer on every rank")
+
+
+@torch.no_grad()
+def take_from_first_rank(linear: torch.nn.Linear, group: Any = None) -> None:
+    """Replace weight and bias by those of the first rank of ``group``."""
+    for parameter in linear.parameters():
+        dist.broadcast(parameter.data, group_src=0, group=group)

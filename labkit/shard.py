@@ -1,0 +1,445 @@
+"""Sharding by hand: what a model needs to train, shared out over the ranks.
+
+This is a student file: it holds the tasks shard.1, an optimizer of which each rank keeps a part,
+shard.2, a model of which each rank keeps a part, and shard.3, a layer's matrix over the ranks.
+"""
+
+# ruff: noqa: F401, F841, RUF100  (the student edition keeps the imports and variables that its
+# TODOs will need)
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from labkit.parallel.bucket import check_same_model, take_from_rank_0
+from labkit.parallel.shard import (
+    Broadcast,
+    check_linear,
+    check_same_parameters,
+    on_cpu,
+    sum_over_ranks,
+    take_from_first_rank,
+)
+from labkit.parallel.unit import (
+    Hooks,
+    OnItsWay,
+    Unit,
+    all_gather_into_tensor,
+    all_reduce_span,
+    check_kinds,
+    check_same_units,
+    gradients_of,
+    listen,
+    make_units,
+    reduce_scatter_tensor,
+)
+from labkit.todo import TodoError
+
+# --- the optimizer's state ------------------------------------------------------------------------
+
+
+class ShardedOptimizer(torch.optim.Optimizer):
+    """An optimizer of which each rank keeps a share: ZeRO's first stage.
+
+        optimizer = ShardedOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)
+        loss(model(inputs)).backward()
+        average_gradients(model)  # as ever: all gradients, on all ranks
+        optimizer.step()          # each rank steps its share, and sends it to the others
+
+    Each parameter has one owner, the rank that keeps its state and steps it. So of Adam's state, 8
+    bytes per parameter in float32, a rank keeps about one N-th. ``owners`` has the owner of each
+    parameter, ``local`` is the optimizer of those that this rank owns.
+
+    Arguments:
+
+    - ``params``: parameters or groups of them, as for a plain optimizer, with the same values and
+      in the same order on every rank. A parameter that is there twice counts once.
+    - ``optimizer_class``: such as torch.optim.AdamW. It steps each parameter by itself, so not LBFGS.
+    - ``options``: what that takes, such as ``lr``. Schedulers may change them in ``param_groups``.
+
+    Raises ValueError, on every rank, where ranks have different parameters, and for a parameter on
+    another device than the first or on one from which the group does not send.
+
+    Caveats: ``step``, ``full_state_dict`` and ``add_param_group`` are collectives, so every rank
+    has to call them. With more ranks than parameters some have an empty share. A frozen parameter
+    has an owner too, since it may be unfrozen later.
+
+    After Rajbhandari et al. 2020, ZeRO, arXiv 1910.02054: P_os.
+    """
+
+    def __init__(self, params: Any, optimizer_class: type[torch.optim.Optimizer], **options: Any):
+        self.owners: dict[torch.Tensor, int] = {}
+        self.local: torch.optim.Optimizer | None = None
+        super().__init__(params, optimizer_class([{"params": []}], **options).defaults)
+        check_same_parameters(self._parameters())
+        self.local = optimizer_class([self._own_part(group) for group in self.param_groups], **options)
+        self.state = self.local.state
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Share out one more group of parameters, such as layers that were frozen up to now."""
+        params = param_group["params"]
+        if not isinstance(params, torch.Tensor | set):  # those are the plain optimizer's to take, or to refuse
+            param_group = param_group | {"params": list(dict.fromkeys(params))}
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        self._assign_owners(group["params"])
+        if self.local is not None:  # else __init__ goes on with all groups at once
+            check_same_parameters(group["params"])
+            self.local.add_param_group(self._own_part(group))
+
+    def _parameters(self) -> list[torch.Tensor]:
+        """Return all parameters, in the order in which a state_dict numbers them."""
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+    def _assign_owners(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Note in ``owners`` which rank owns each of these parameters, in addition to earlier ones.
+
+        Every rank finds the same owners, without a word to the others. Whatever sizes come, the
+        fullest rank has at most as many bytes of parameters as the emptiest and the largest
+        parameter together.
+        """
+        ### TODO shard.1 (10 minutes): Set self.owners[parameter] for each of these parameters. Think
+        ### of parcels and carts: to whom do you give the next one?
+        ### BEGIN SOLUTION shard.1
+        held_bytes = [0] * dist.get_world_size()
+        for parameter, owner in self.owners.items():
+            held_bytes[owner] += parameter.nbytes
+        for parameter in parameters:
+            owner = held_bytes.index(min(held_bytes))
+            self.owners[parameter] = owner
+            held_bytes[owner] += parameter.nbytes
+        ### END SOLUTION
+
+    def _own_part(self, group: dict[str, Any]) -> dict[str, Any]:
+        """Return the part of a group that this rank owns, for its ``local`` optimizer."""
+        ### TODO shard.1 (5 minutes): Return a new group with the options of this one, such as its lr,
+        ### and under "params" those parameters that this rank owns. It may be none.
+        ### BEGIN SOLUTION shard.1
+        own = [parameter for parameter in group["params"] if self.owners[parameter] == dist.get_rank()]
+        return group | {"params": own}
+        ### END SOLUTION
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step each parameter on its owner, and have every rank take it from there.
+
+        Gradients are the same on all ranks. Return what ``closure`` returns, if there is one: it
+        computes loss and gradients anew, on every rank.
+        """
+        assert self.local is not None
+        for group, own in zip(self.param_groups, self.local.param_groups, strict=True):
+            own.update(group | {"params": own["params"]})  # a scheduler may have changed the options
+        ### TODO shard.1 (10 minutes): Step this rank's share, with self.local, which takes the closure
+        ### as well. Then have every parameter travel from its owner: a Broadcast, in
+        ### labkit/parallel/shard.py, starts at once and can be waited for, so all can be on their way
+        ### at the same time. Every rank takes part in each of them, in the same order.
+        ### BEGIN SOLUTION shard.1
+        loss = self.local.step(closure)
+        broadcasts = [Broadcast(parameter, owner) for parameter, owner in self.owners.items()]
+        for broadcast in broadcasts:
+            broadcast.wait()
+        return loss
+        ### END SOLUTION
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's share, for the same rank of as many ranks; parameters are numbered as
+        in a plain optimizer's."""
+        return super().state_dict() | {"share": [dist.get_rank(), dist.get_world_size()]}
+
+    def full_state_dict(self) -> dict[str, Any]:
+        """Return on every rank what state_dict() of a plain ``optimizer_class`` would, on the CPU."""
+        full = super().state_dict()
+        own = on_cpu(full["state"])
+        ### TODO shard.1 (5 minutes): Put the states of all ranks together, and return full with them
+        ### under "state". own has this rank's, by the number of the parameter. What is no tensor
+        ### travels by dist.all_gather_object.
+        ### BEGIN SOLUTION shard.1
+        states: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(states, own)
+        return full | {"state": {number: state[number] for state in states for number in state}}
+        ### END SOLUTION
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take this rank's share of a full state, saved at any world size, or its own share as saved.
+
+        Raises ValueError for the share of another rank or world size.
+        """
+        here = [dist.get_rank(), dist.get_world_size()]
+        rank, world_size = state_dict.get("share", here)
+        if [rank, world_size] != here:
+            raise ValueError(
+                f"this is the share of rank {rank} of {world_size}, and this is rank {here[0]} of {here[1]}: save "
+                "full_state_dict() instead, which can be loaded at any world size"
+            )
+        owners = [self.owners[parameter] for parameter in self._parameters()]
+        own = {number: state for number, state in state_dict["state"].items() if owners[number] == rank}
+        super().load_state_dict(state_dict | {"state": own})
+        assert self.local is not None
+        self.local.state = self.state
+
+
+# --- the parameters themselves --------------------------------------------------------------------
+
+
+class ShardedModel(torch.nn.Module):
+    """A model of which each rank keeps one N-th, and all of a layer only while it computes: FSDP.
+
+        model = ShardedModel(model)
+        optimizer = torch.optim.AdamW(model.parameters())  # of this rank's pieces
+        loss(model(inputs)).backward()           # a layer's gradients leave once they are ready
+        model.finish_gradient_synchronization()  # wait; gradients are now means over ranks
+        optimizer.step()
+
+    Arguments:
+
+    - ``module``: the model, whose parameters and buffers are taken from rank 0. As ``.module`` it
+      has the names that it had; in a layer of ``units`` a parameter is now this rank's piece, 1-D.
+    - ``shard``: a class of modules, or several. Each outermost layer of these is a
+      :class:`~labkit.parallel.unit.Unit`; layers that share a parameter are one. All other
+      parameters are ``replicated``: on every rank, with averaged gradients.
+    - ``compute_dtype``: weights are cast to it before they travel, and the inputs of their layers.
+      Pieces, their gradients and so the optimizer keep the dtype that they had.
+
+    A step sends a unit's parameters twice and its gradients once, each (N−1)/N of their bytes from
+    each rank. Gradients add up, as ever, until they are set to None or zero.
+
+    Raises ValueError where ranks have different models, for a model without a layer to shard, and
+    where layers outside need a unit's parameters; TypeError for a ``shard`` that is no class.
+
+    Caveats: all ranks use the same layers, in the same order. The optimizer comes after this: one
+    that has taken steps before has state for whole parameters. It sees 1-D pieces, which suits
+    those that treat each number by itself, such as SGD and AdamW. A parameter that is used but not
+    by its own layer's forward pass is found as a piece.
+
+    After Rajbhandari et al. 2020, ZeRO, arXiv 1910.02054: stage 3; Zhao et al. 2023, PyTorch FSDP,
+    arXiv 2304.11277.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        shard: type[torch.nn.Module] | tuple[type[torch.nn.Module], ...] = (torch.nn.Linear, torch.nn.Embedding),
+        compute_dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        kinds = check_kinds(shard)
+        check_same_model(module, [])
+        for tensor in [*module.parameters(), *module.buffers()]:
+            take_from_rank_0(tensor)
+        self.units = make_units(module, kinds, compute_dtype)
+        check_same_units(self.units)
+        inside = {parameter for unit in self.units for parameter in unit.parameters}
+        self.replicated = [each for each in module.parameters() if each.requires_grad and each not in inside]
+        self.module = module
+        self._on_their_way: list[OnItsWay] = []
+        self._backward_ran = False
+        listen(self.units, self.replicated, Hooks(self._gather, self._let_go, self._send, self._note_backward))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._backward_ran and torch.is_grad_enabled():
+            raise RuntimeError(
+                "the gradients of the last backward pass are not averaged yet: call finish_gradient_synchronization() "
+                "after backward() and before the optimizer's step"
+            )
+        return self.module(*args, **kwargs)
+
+    @torch.no_grad()
+    def _gather(self, unit: Unit) -> None:
+        """Get all of a unit's parameters: before a layer's forward pass, and its backward pass."""
+        ### TODO shard.2 (20 minutes): Give unit.full its memory, unit.full.nbytes, with
+        ### unit.full.untyped_storage().resize_(…). Fill it with the shards of all ranks, in its
+        ### dtype, by all_gather_into_tensor. Then have the parameters show it. What a Unit can do
+        ### is in labkit/parallel/unit.py.
+        ### BEGIN SOLUTION shard.2
+        unit.full.untyped_storage().resize_(unit.full.nbytes)
+        all_gather_into_tensor(unit.full, unit.shard.to(unit.full.dtype))
+        unit.use_full()
+        ### END SOLUTION
+
+    def _let_go(self, unit: Unit) -> None:
+        """Keep of a unit's parameters this rank's shard alone: after each pass."""
+        ### TODO shard.2 (5 minutes): Have the parameters show the shard, and resize full's storage
+        ### to nothing. Autograd keeps full, without its numbers; the next _gather puts them back.
+        ### BEGIN SOLUTION shard.2
+        unit.use_shard()
+        unit.full.untyped_storage().resize_(0)
+        ### END SOLUTION
+
+    def _scatter(self, unit: Unit) -> OnItsWay:
+        """Start adding up a unit's gradients over all ranks, of which this rank gets its part."""
+        ### TODO shard.2 (10 minutes): Start reduce_scatter_tensor on unit.take_gradients(), into a
+        ### new tensor like the shard. Backward is to go on meanwhile, so do not wait here. Return
+        ### OnItsWay(unit, the new tensor, what reduce_scatter_tensor returned).
+        ### BEGIN SOLUTION shard.2
+        part = torch.empty_like(unit.shard)
+        return OnItsWay(unit, part, reduce_scatter_tensor(part, unit.take_gradients(), async_op=True))
+        ### END SOLUTION
+
+    @torch.no_grad()
+    def finish_gradient_synchronization(self) -> None:
+        """Wait until all gradients are means over the ranks: of units, those of this rank's pieces.
+
+        Call it after each backward pass and before the optimizer's step. Raises RuntimeError if
+        there was no backward pass since the last time.
+        """
+        if not self._backward_ran:
+            raise RuntimeError(
+                "there is no gradient to average: since the last finish_gradient_synchronization() no backward() through "
+                "this model has run"
+            )
+        for unit in self.units:
+            if unit.is_full:  # a parameter of it was not used
+                self._send(unit)
+        gradients = gradients_of(self.replicated)
+        ### TODO shard.2 (5 minutes): Wait for all that is in self._on_their_way, and give each unit
+        ### the mean of its gradients, with add_gradient.
+        ### BEGIN SOLUTION shard.2
+        for unit, part, work in self._on_their_way:
+            work.wait()
+            unit.add_gradient(part / dist.get_world_size())
+        ### END SOLUTION
+        with all_reduce_span(gradients):
+            ### TODO shard.2 (5 minutes): Average these, the gradients of the replicated parameters.
+            ### BEGIN SOLUTION shard.2
+            for gradient in gradients:
+                dist.all_reduce(gradient)
+                gradient.div_(dist.get_world_size())
+            ### END SOLUTION
+        self._on_their_way.clear()
+        self._backward_ran = False
+
+    def full_parameters(self) -> dict[str, torch.Tensor]:
+        """Return on every rank all parameters by name, whole: new tensors. All ranks call it."""
+        whole = {name: parameter.detach().clone() for name, parameter in self.module.named_parameters()}
+        for unit in self.units:
+            whole |= unit.gather_parameters()
+        return whole
+
+    def _send(self, unit: Unit) -> None:
+        """Have a unit's gradients leave, now that all are there, and let it go."""
+        unit.reset()
+        timing = unit.reduce_scatter_span().begin()
+        self._on_their_way.append(self._scatter(unit).timed(timing))
+        self._let_go(unit)
+
+    def _note_backward(self) -> None:
+        self._backward_ran = True
+
+
+# --- one layer's matrix ---------------------------------------------------------------------------
+
+
+class CopyToRanks(torch.autograd.Function):
+    """Hands on an input that all ranks have. Its gradient is the sum of what each rank has of it.
+
+    Megatron's f: Shoeybi et al. 2019, arXiv 1909.08053, figure 3.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        ### TODO shard.3 (2 minutes): What does the layer get, of an x that every rank has already?
+        ### BEGIN SOLUTION shard.3
+        return x.view_as(x)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        ### TODO shard.3 (5 minutes): dy is the gradient that comes from this rank's part of the layer
+        ### alone. Return x's whole gradient, and None for the group. sum_over_ranks is in
+        ### labkit/parallel/shard.py; the group is ctx.group.
+        ### BEGIN SOLUTION shard.3
+        return sum_over_ranks(dy, ctx.group), None
+        ### END SOLUTION
+
+
+class SumOverRanks(torch.autograd.Function):
+    """Adds up what each rank has, so that all ranks have the sum. Its gradient is that of the sum.
+
+    Megatron's g: Shoeybi et al. 2019, arXiv 1909.08053, figure 3.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+        ### TODO shard.3 (2 minutes): Return the sum of every rank's x.
+        ### BEGIN SOLUTION shard.3
+        return sum_over_ranks(x, group)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> Any:
+        ### TODO shard.3 (3 minutes): dy is the gradient of the sum, and every rank has it. Return the
+        ### gradient of this rank's x, and None for the group.
+        ### BEGIN SOLUTION shard.3
+        return dy, None
+        ### END SOLUTION
+
+
+class ColumnParallelLinear(torch.nn.Module):
+    """A linear layer of which each rank computes some of the outputs.
+
+        hidden = gelu(ColumnParallelLinear(first)(x))   # (rows, width / N), of this rank
+        y = RowParallelLinear(second)(hidden)           # (rows, outputs), the same on all ranks
+
+    ``linear`` is an nn.Linear, the same on every rank of ``process_group`` (all ranks); its numbers
+    are taken from the first of them. ``weight`` (outputs / N, inputs) and ``bias`` are this rank's,
+    as torch.tensor_split cuts the outputs. The input is the same on all ranks.
+
+    Raises TypeError for anything but an nn.Linear, ValueError where ranks have different ones.
+    """
+
+    def __init__(self, linear: torch.nn.Linear, process_group: Any = None):
+        super().__init__()
+        self.group = process_group
+        check_linear(linear, self.group)
+        take_from_first_rank(linear, self.group)
+        rank, n_ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
+        ### TODO shard.3 (5 minutes): Set self.weight to a Parameter with a copy of this rank's part of
+        ### linear.weight, (outputs, inputs), and self.bias likewise; None where linear has none.
+        ### BEGIN SOLUTION shard.3
+        self.weight = torch.nn.Parameter(linear.weight.detach().tensor_split(n_ranks)[rank].clone())
+        self.bias = None
+        if linear.bias is not None:
+            self.bias = torch.nn.Parameter(linear.bias.detach().tensor_split(n_ranks)[rank].clone())
+        ### END SOLUTION
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return this rank's outputs: of (…, inputs) the (…, outputs / N)."""
+        ### TODO shard.3 (3 minutes): Compute this rank's outputs, so that x gets its whole gradient.
+        ### BEGIN SOLUTION shard.3
+        return torch.nn.functional.linear(CopyToRanks.apply(x, self.group), self.weight, self.bias)
+        ### END SOLUTION
+
+
+class RowParallelLinear(torch.nn.Module):
+    """A linear layer of which each rank has some of the inputs, as a ColumnParallelLinear gives them.
+
+    ``weight`` is (outputs, inputs / N), this rank's, as torch.tensor_split cuts the inputs; ``bias``
+    is whole, the same on all ranks. Arguments and errors are those of :class:`ColumnParallelLinear`.
+    """
+
+    def __init__(self, linear: torch.nn.Linear, process_group: Any = None):
+        super().__init__()
+        self.group = process_group
+        check_linear(linear, self.group)
+        take_from_first_rank(linear, self.group)
+        rank, n_ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
+        ### TODO shard.3 (5 minutes): Set self.weight and self.bias. Which part of the weight do this
+        ### rank's inputs need?
+        ### BEGIN SOLUTION shard.3
+        self.weight = torch.nn.Parameter(linear.weight.detach().tensor_split(n_ranks, dim=1)[rank].clone())
+        self.bias = None if linear.bias is None else torch.nn.Parameter(linear.bias.detach().clone())
+        ### END SOLUTION
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return all outputs, the same on all ranks: of (…, inputs / N) the (…, outputs)."""
+        ### TODO shard.3 (5 minutes): Put together what the ranks have of each output. The bias counts
+        ### once.
+        ### BEGIN SOLUTION shard.3
+        y = SumOverRanks.apply(torch.nn.functional.linear(x, self.weight), self.group)
+        return y if self.bias is None else y + self.bias
+        ### END SOLUTION

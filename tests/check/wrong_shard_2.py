@@ -1,0 +1,106 @@
+### INSTRUCTORS ONLY: this file holds answers, so it is not in the student edition
+"""Wrong and right answers to shard.2; test_answers.py says how they are written."""
+
+from labkit.check import shard_2 as claims
+
+ROOM = "unit.full.untyped_storage().resize_(unit.full.nbytes)"
+GATHER = "all_gather_into_tensor(unit.full, unit.shard.to(unit.full.dtype))"
+SHOW, HIDE, FREE = "unit.use_full()", "unit.use_shard()", "unit.full.untyped_storage().resize_(0)"
+START = "reduce_scatter_tensor(part, unit.take_gradients(), async_op=True)"
+RETURN = f"return OnItsWay(unit, part, {START})"
+WAIT, ADD = "work.wait()\n", "unit.add_gradient(part / dist.get_world_size())"
+REPLICATED, DIVIDE = "dist.all_reduce(gradient)", "gradient.div_(dist.get_world_size())"
+GATHER_LIST = "dist.all_gather(list(unit.full.chunk(dist.get_world_size())), unit.shard.to(unit.full.dtype))"
+GATHER_WIDE = """row = unit.shard.new_empty(len(unit.full))
+        all_gather_into_tensor(row, unit.shard)
+        unit.full.copy_(row)"""
+SCATTER_LIST = """row = unit.take_gradients()
+        return OnItsWay(unit, part, dist.reduce_scatter(part, list(row.chunk(dist.get_world_size())), async_op=True))"""
+ALL_REDUCE = """row = unit.take_gradients()
+        work = dist.all_reduce(row, async_op=True)
+        return OnItsWay(unit, row.chunk(dist.get_world_size())[dist.get_rank()], work)"""
+IN_COMPUTE_DTYPE = """part = part.to(unit.full.dtype)
+        row = unit.take_gradients().to(unit.full.dtype)
+        return OnItsWay(unit, part, reduce_scatter_tensor(part, row, async_op=True))"""
+OWN_PART = """row = unit.take_gradients()
+        work = reduce_scatter_tensor(torch.empty_like(part), row, async_op=True)
+        return OnItsWay(unit, row.chunk(dist.get_world_size())[dist.get_rank()], work)"""
+FLAT = """row = torch.cat([gradient.flatten() for gradient in gradients])
+            dist.all_reduce(row)
+            means = (row / dist.get_world_size()).split([gradient.numel() for gradient in gradients])
+            for gradient, mean in zip(gradients, means):
+                gradient.copy_(mean.view_as(gradient))
+            for gradient in []:
+"""
+WRONG = {
+    None: {
+        "has the parameters show nothing": ("it raised RuntimeError", (SHOW, "pass")),
+        "gives full no memory": ("it raised", (ROOM, "pass")),
+        "keeps the pieces": ("it raised", (HIDE, "pass")),
+    },
+    claims.layers_compute_with_all_of_their_weights: {
+        "its own shard again and again": ("one after the other", (GATHER, "unit.full.copy_(unit.shard.repeat(2))")),
+        "its own shard alone": (
+            "one after the other",
+            (GATHER, "unit.full.zero_()[dist.get_rank() * len(unit.shard) :][: len(unit.shard)] = unit.shard"),
+        ),
+        "never gathers": ("the shards of all ranks", (GATHER, "unit.full.zero_()")),
+        "adds up the shards": (
+            "the shards of all ranks",
+            (GATHER, "half = unit.shard.clone(); dist.all_reduce(half); unit.full.copy_(half.repeat(2))"),
+        ),
+    },
+    claims.layers_are_let_go: {
+        "frees nothing": ("after forward of first: the whole weights of first still take memory", (FREE, "pass")),
+        "frees a copy": ("still take memory", (FREE, "unit.full.clone().untyped_storage().resize_(0)")),
+        "lets go in backward alone": (
+            "after forward of first",
+            (HIDE, "unit.use_shard()\n        if torch.is_grad_enabled(): return"),
+        ),
+    },
+    claims.weights_travel_in_the_compute_dtype: {
+        "casts what has arrived": ("weights travel as float64, expected float32", (GATHER, GATHER_WIDE)),
+        "gradients in 16 bits": (
+            "gradients travel as float32, expected float64",
+            (RETURN, IN_COMPUTE_DTYPE),
+            (ADD, ADD.replace("part", "part.to(unit.shard.dtype)")),
+        ),
+    },
+    claims.gradients_leave_while_backward_goes_on: {
+        "waits at once": (
+            "backward waited for a reduce_scatter",
+            (RETURN, f"work = {START}\n        work.wait()\n        return OnItsWay(unit, part, work)"),
+        ),
+        "all_reduce instead": ("and all_reduce did, which moves twice the bytes", (RETURN, ALL_REDUCE)),
+    },
+    claims.all_calls_have_ended: {
+        "does not wait": ("began reduce_scatter", (WAIT, "pass\n")),
+        "waits for the last one": ("began reduce_scatter", (WAIT, "self._on_their_way[-1].work.wait()\n")),
+        "does not wait for the replicated": ("began all_reduce", (REPLICATED, REPLICATED[:-1] + ", async_op=True)")),
+    },
+    claims.gradients_are_averaged: {
+        "takes the sum": ("the pieces of first, is 2 times too large", (ADD, "unit.add_gradient(part)")),
+        "divides twice": ("the pieces of first, is 2 times too small", (START, START.replace("()", "() / 2"))),
+        "adds nothing": ("the pieces of first, is None", (ADD, "pass")),
+        "keeps its own part": (
+            "the pieces of first, is still the rank's own",
+            (RETURN, OWN_PART),
+            (ADD, "unit.add_gradient(part)"),
+        ),
+        "forgets the replicated": ("norm.weight, which is replicated, is still", (REPLICATED, "continue")),
+        "sums the replicated": ("norm.weight, which is replicated, is 2 times too large", (DIVIDE, "pass")),
+        "averages the replicated twice": ("replicated, is 2 times too small", (DIVIDE, f"{DIVIDE}; {DIVIDE}")),
+        "adds each twice": ("the pieces of first, is 2 times too large", (ADD, f"{ADD}; {ADD}")),
+    },
+}
+RIGHT = {
+    "gathers into parts": [(GATHER, GATHER_LIST)],
+    "scatters parts": [(RETURN, SCATTER_LIST)],
+    "waits for each gather": [(GATHER, GATHER[:-1] + ", async_op=True).wait()")],
+    "divides before they leave": [
+        (START, START.replace("()", "() / dist.get_world_size()")),
+        (ADD, "unit.add_gradient(part)"),
+    ],
+    "the replicated in one": [("for gradient in gradients:\n                dist", FLAT + "                dist")],
+    "frees first": [(FREE, "pass"), (HIDE, f"{FREE}; {HIDE}")],
+}

@@ -1,0 +1,303 @@
+"""What each notebook ends on, each a test: nbval compares no number that stands in brackets.
+
+Bytes, counts and orders of events. Where times are compared (04, 09, 10) ranks sleep instead of
+computing, and the quickest step of each way counts.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from labkit import cost, dp
+from labkit.guess import calibration, guess, reveal
+from labkit.guesses import store
+from labkit.guesses.calibration import terms_left_out
+from labkit.launch import launch, workers
+from labkit.parallel.emulated import EmulatedStage
+from labkit.pipe import ScheduledPipeline
+from labkit.schedule import Schedule, gpipe, one_f_one_b, zero_bubble_h1
+from labkit.simulate import bubble_fraction, makespan, simulate
+from labkit.trace import span, traffic
+
+counts_bytes = pytest.mark.skipif(not traffic.available(), reason="needs Linux 4.19 or newer")
+
+
+@pytest.fixture(scope="module")
+def four():
+    with workers(world_size=4, backend="gloo", threads=1) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def two():
+    with workers(world_size=2, backend="gloo", threads=1) as ranks:
+        yield ranks
+
+
+# --- 00 -------------------------------------------------------------------------------------------
+
+
+def joins_late(late: int) -> None:
+    if dist.get_rank() == late:
+        time.sleep(0.05)
+    with span("all_reduce"):
+        dist.all_reduce(torch.ones(1))
+
+
+@pytest.mark.parametrize("late", [0, 3])
+def test_00_all_reduce_returns_on_no_rank_until_every_rank_has_joined(four, late):
+    calls = four.run(joins_late, late).events
+    assert len(calls) == 4 and calls.end_s.min() >= calls.start_s.max()
+
+
+# --- 01 -------------------------------------------------------------------------------------------
+
+
+def far_from_whole(sizes: list[int]) -> float:
+    """Return how far the mean of the shards' gradients is from the batch's, as a share of that."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1)).double()
+    x, y = torch.randn(sum(sizes), 6).double(), torch.randn(sum(sizes), 1).double()
+
+    def gradient(rows: slice) -> torch.Tensor:
+        model.zero_grad()
+        nn.functional.mse_loss(model(x[rows]), y[rows]).backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    whole, rank = gradient(slice(None)), dist.get_rank()
+    gradient(slice(sum(sizes[:rank]), sum(sizes[: rank + 1])))
+    dp.average_gradients(model)
+    mean = torch.cat([p.grad.flatten() for p in model.parameters()])
+    return float((mean - whole).norm() / whole.norm())
+
+
+def test_01_the_mean_of_shard_gradients_is_the_gradient_of_the_batch_where_shards_are_equal(four):
+    assert max(four.run(far_from_whole, [4, 4, 4, 4]).values) < 1e-12
+    assert min(four.run(far_from_whole, [1, 4, 5, 6]).values) > 0.01
+
+
+# --- 02, 05 ---------------------------------------------------------------------------------------
+
+NUMBERS = 240_000  # float32: of a tensor, or of a model's gradients
+
+
+def sent(agree) -> int:
+    """Return the bytes that this rank sends while all agree on a gradient."""
+    model = nn.Linear(NUMBERS, 1, bias=False)
+    model.weight.grad = torch.ones_like(model.weight)
+    agree(model)  # connects, which sends something too
+    dist.barrier()
+    with traffic.observe() as seen:
+        agree(model)
+    return seen.sent_bytes
+
+
+def around_the_ring(model: nn.Module) -> None:
+    dp.ring_all_reduce(model.weight.grad)
+
+
+@counts_bytes
+def test_02_around_a_ring_each_rank_sends_twice_three_quarters_of_the_tensor(four):
+    each = four.run(sent, around_the_ring).values
+    assert each == pytest.approx([2 * 3 / 4 * 4 * NUMBERS] * 4, rel=0.02)
+
+
+@counts_bytes
+def test_05_gather_and_scatter_send_three_gradients_from_rank_0_an_all_reduce_one_and_a_half_from_each(four):
+    through_rank_0 = four.run(sent, dp.gather_scatter_gradients).values
+    with_all_reduce = four.run(sent, dp.average_gradients).values
+    assert through_rank_0 == pytest.approx([3 * 4 * NUMBERS, *[4 * NUMBERS] * 3], rel=0.02)
+    assert with_all_reduce == pytest.approx([1.5 * 4 * NUMBERS] * 4, rel=0.05)
+
+
+# --- 03 -------------------------------------------------------------------------------------------
+
+
+def weights_after_training(batch: int = 8, steps: int = 3) -> torch.Tensor:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1)).double()
+    samples = [*zip(torch.randn(24, 6).double(), torch.randn(24, 1).double(), strict=True)]
+    rank, n_ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    for start in range(0, batch * steps, batch):
+        (shard,) = dp.partition_dataset(rank, n_ranks, samples[start : start + batch], batch)
+        nn.functional.mse_loss(model(shard[0]), shard[1]).backward()
+        if n_ranks > 1:
+            dp.average_gradients(model)
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_03_devices_that_average_take_the_steps_that_one_device_takes_with_the_whole_batch(two):
+    alone, own = weights_after_training(), weights_after_training(batch=4)
+    for weights in two.run(weights_after_training).values:
+        torch.testing.assert_close(weights, alone, rtol=0, atol=1e-9)
+    assert (own - alone).abs().max() > 1e-4  # a batch of another size does take other steps
+
+
+# --- 04 -------------------------------------------------------------------------------------------
+
+LAYERS, LAYER_S, BUCKET_S = 4, 0.03, 0.03
+LINK = cost.Link(0.001, 4 * 10_000 / (BUCKET_S - 2 * 0.001))  # two latencies and a layer's bytes take BUCKET_S
+
+
+class SlowBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        return x + weight.sum()
+
+    @staticmethod
+    def backward(ctx, dy):
+        time.sleep(LAYER_S)
+        return dy, torch.ones(10_000)
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(10_000))
+
+    def forward(self, x):
+        return SlowBackward.apply(x, self.weight)
+
+
+def quickest_steps_s(steps: int = 4) -> dict[str, float]:
+    """Return the seconds of backward and wait, with overlap and with the same buckets after it."""
+    times: dict[str, list[float]] = {"overlap": [], "after backward": []}
+    model = nn.Sequential(*(Layer() for _ in range(LAYERS)))
+    wrapped = dp.BucketedDataParallel(model, bucket_cap_mb=0.03)
+    later = nn.Sequential(*(Layer() for _ in range(LAYERS)))
+    for _ in range(steps):
+        for way, trained, agree in (
+            ("overlap", wrapped, wrapped.finish_gradient_synchronization),
+            ("after backward", later, lambda: dp.average_gradients(later)),
+        ):
+            dist.barrier()
+            began = time.perf_counter()
+            trained(torch.zeros(1, requires_grad=True)).sum().backward()
+            agree()
+            times[way].append(time.perf_counter() - began)
+    return {way: min(each) for way, each in times.items()}
+
+
+def test_04_overlap_is_quicker_than_the_same_buckets_after_backward_by_what_is_predicted():
+    measured = launch(quickest_steps_s, world_size=2, link=LINK, threads=1, timeout_s=60).values[0]
+    ready_s, sizes, alone = [LAYER_S * (i + 1) for i in range(LAYERS)], [40_000] * LAYERS, [[i] for i in range(LAYERS)]
+    link = LINK.latency_s, LINK.bytes_per_s
+    predicted = {
+        way: makespan(cost.ddp_step(0.0, ready_s, 0.0, sizes, alone, 2, *link, overlap=way == "overlap"))
+        for way in measured
+    }
+    assert predicted == pytest.approx({"overlap": 5 * 0.03, "after backward": 8 * 0.03})
+    assert measured["overlap"] / measured["after backward"] == pytest.approx(5 / 8, rel=0.15)
+
+
+# --- 06 -------------------------------------------------------------------------------------------
+
+
+def kept_and_sent(shares: bool) -> tuple[int, int]:
+    """Return the parameter bytes that a rank keeps between steps, and what it sends in a step."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Sequential(nn.Linear(200, 300), nn.ReLU(), nn.Linear(300, 200))
+    wrapped = fully_shard(model) if shares else nn.parallel.DistributedDataParallel(model)
+
+    def step() -> None:
+        wrapped(torch.ones(2, 200)).sum().backward()
+
+    step(), step()
+    dist.barrier()
+    with traffic.observe() as seen:
+        step()
+    local = [getattr(p, "to_local", lambda p=p: p)() for p in wrapped.parameters()]
+    return sum(each.nbytes for each in local), seen.sent_bytes
+
+
+@counts_bytes
+def test_06_fsdp2_keeps_a_share_of_what_ddp_keeps_on_all_ranks_and_pays_by_sending_parameters(four):
+    replicated, replicated_sent = four.run(kept_and_sent, False).values[0]
+    kept, sharded_sent = zip(*four.run(kept_and_sent, True).values, strict=True)
+    assert sum(kept) == replicated and max(kept) == replicated / 4
+    # 3 halves of an all_reduce over NCCL, 4 over gloo, whose reduce_scatter is a whole all_reduce
+    assert 1.45 < min(sharded_sent) / replicated_sent < 2.05
+
+
+# --- 08 -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "m"), [(2, 4), (4, 8), (8, 8)])
+def test_08_the_bubble_is_what_n_and_m_make_it_and_a_split_backward_pass_fills_a_part_of_it(n, m):
+    bubble = {
+        made.__name__: bubble_fraction(simulate(made(n, m), forward=1.0, backward=2.0, input_grad=1.0, weight_grad=1.0))
+        for made in (gpipe, one_f_one_b, zero_bubble_h1)
+    }
+    assert bubble["gpipe"] == bubble["one_f_one_b"] == pytest.approx((n - 1) / (m + n - 1))
+    assert bubble["zero_bubble_h1"] < bubble["one_f_one_b"]
+
+
+# --- 09, 10 ---------------------------------------------------------------------------------------
+
+
+def sleeping_steps(schedule: Schedule, steps: int = 3) -> float | None:
+    """Train stages that sleep 40 ms a batch for each of F, I and W; return the last rank's loss."""
+    quarter_s = 0.01 * 4 / schedule.n_micro
+    pipeline = ScheduledPipeline([EmulatedStage(*[quarter_s] * 3)], schedule, nn.functional.mse_loss)
+    for _ in range(steps):
+        loss = pipeline.step(torch.ones(8, 2), torch.zeros(8, 2))
+    return None if loss is None else loss.item()
+
+
+def ran(ranks, schedule: Schedule) -> tuple[float, list]:
+    """Return the last rank's loss, and the ops of each of three steps."""
+    run = ranks.run(sleeping_steps, schedule)
+    ops = run.events[run.events.lane == "compute"]
+    return run.values[-1], [step for _, step in ops.groupby("step")]
+
+
+@pytest.fixture(scope="module")
+def one_f_one_b_steps(four):
+    return ran(four, one_f_one_b(4, 4))[1]
+
+
+def test_09_a_running_pipeline_runs_the_ops_of_its_drawing_in_their_order(one_f_one_b_steps):
+    drawn = simulate(one_f_one_b(4, 4))
+    for step in one_f_one_b_steps:
+        for rank in range(4):
+            real, ideal = (each[each["rank"] == rank].sort_values("start_s") for each in (step, drawn))
+            columns = ["name", "stage", "micro_batch"]
+            assert real[columns].to_numpy().tolist() == ideal[columns].to_numpy().tolist()
+
+
+def test_09_a_schedule_with_less_bubble_is_done_sooner(four, one_f_one_b_steps):
+    _, zero_bubble = ran(four, zero_bubble_h1(4, 4))
+    drawn = makespan(simulate(zero_bubble_h1(4, 4))) / makespan(simulate(one_f_one_b(4, 4)))
+    measured = min(map(makespan, zero_bubble)) / min(map(makespan, one_f_one_b_steps))
+    assert drawn < 0.75 and measured == pytest.approx(drawn, rel=0.2)
+
+
+def test_10_model_parallel_gains_no_time_and_a_pipeline_is_the_same_training_with_both_devices_at_work(two):
+    (loss, uncut), (same_loss, in_quarters) = (ran(two, gpipe(2, m)) for m in (1, 4))
+    assert same_loss == pytest.approx(loss)
+    assert min(map(bubble_fraction, uncut)) >= 0.5  # one device always waits
+    assert min(map(bubble_fraction, in_quarters)) < 0.4  # drawn: 1 of 5
+
+
+# --- 13 -------------------------------------------------------------------------------------------
+
+
+def test_13_a_guess_that_is_far_off_is_told_which_term_it_left_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LABKIT_ANSWERS", str(tmp_path))
+    monkeypatch.delenv(store.KEPT, raising=False)
+    monkeypatch.delenv("LABKIT_STATIC", raising=False)
+    hidden = guess("hidden")
+    hidden.give(0.0)
+    reveal(hidden, 0.72, nothing_overlaps=0.0, evenly=0.6, all_can_hide=1.0)
+    assert "if nothing overlapped" in capsys.readouterr().out
+    counts = terms_left_out(calibration())
+    assert counts[counts.guesses > 0].to_numpy().tolist() == [["what goes on at the same time", 1.0]]

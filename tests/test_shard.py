@@ -1,0 +1,258 @@
+"""ShardedOptimizer: torch's own optimizers to the bit, on any number of ranks, clear when wrong.
+What check claims of shard.1 is not claimed again here."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from to_do import task
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from labkit.dp import BucketedDataParallel
+from labkit.launch import launch
+from labkit.shard import ShardedOptimizer
+
+pytestmark = task("shard.1")
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {"SGD": {"lr": 0.1, "momentum": 0.9}, "Adam": {}, "AdamW": {}, "Adagrad": {}}
+
+
+def net() -> nn.Sequential:
+    """Seven parameters, of which one lies in memory as channels_last does."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        image = nn.Conv2d(2, 4, 3).to(memory_format=torch.channels_last)
+        model = nn.Sequential(nn.Linear(10, 20), nn.Linear(20, 5), image, nn.Embedding(7, 3))
+    model[1].bias.requires_grad_(False)
+    return model
+
+
+def groups(model: nn.Sequential) -> list[dict[str, Any]]:
+    return [{"params": model[:2].parameters()}, {"params": model[2:].parameters(), "lr": 0.02}]
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    """One step, with gradients that are the same on all ranks."""
+    generator = torch.Generator().manual_seed(number)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator) if parameter.requires_grad else None
+    optimizer.step()
+
+
+def train(model: nn.Sequential, optimizer: torch.optim.Optimizer, steps: range = range(10)) -> list[torch.Tensor]:
+    for number in steps:
+        step(model, optimizer, number)
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def plain(model: nn.Sequential, name: str) -> torch.optim.Optimizer:
+    return vars(torch.optim)[name](groups(model), **OPTIMIZERS[name])
+
+
+def sharded(model: nn.Sequential, name: str) -> ShardedOptimizer:
+    return ShardedOptimizer(groups(model), vars(torch.optim)[name], **OPTIMIZERS[name])
+
+
+def in_one_process(name: str) -> list[torch.Tensor]:
+    return train(model := net(), plain(model, name))
+
+
+# --- the arithmetic of one process ----------------------------------------------------------------
+
+
+def by_both(names: list[str]) -> list[Any]:
+    """Weights by ours, and by ours and by torch's ZeroRedundancyOptimizer with all in one group."""
+    found = []
+    for name in names:
+        weights = train(model := net(), sharded(model, name))
+        theirs = ZeroRedundancyOptimizer((model := net()).parameters(), vars(torch.optim)[name], **OPTIMIZERS[name])
+        theirs.param_groups[0]["lr"] = 0.02  # torch's takes one group
+        again = ShardedOptimizer(
+            (other := net()).parameters(), vars(torch.optim)[name], **OPTIMIZERS[name] | {"lr": 0.02}
+        )
+        found.append([weights, train(model, theirs), train(other, again)])
+    return found
+
+
+@pytest.mark.parametrize("world_size", [1, 3, pytest.param(9, marks=pytest.mark.slow)])  # two of nine own nothing
+def test_ten_steps_give_the_weights_of_one_process_and_of_torchs_own_to_the_bit(world_size):
+    for found in launch(by_both, [*OPTIMIZERS], world_size=world_size, backend="gloo").values:
+        for name, (ours, theirs, again) in zip(OPTIMIZERS, found, strict=True):
+            assert all(map(torch.equal, ours, in_one_process(name))), name
+            assert all(map(torch.equal, again, theirs)), name
+
+
+@given(st.lists(st.lists(st.integers(0, 50), min_size=1), min_size=1, max_size=4), st.integers(1, 6))
+def test_the_fullest_rank_has_at_most_the_bytes_of_the_emptiest_and_the_largest_parameter(sizes, world_size):
+    optimizer = ShardedOptimizer.__new__(ShardedOptimizer)
+    optimizer.owners = {}
+    with mock.patch.object(dist, "get_world_size", lambda: world_size):
+        for group in sizes:
+            optimizer._assign_owners([torch.empty(size, device="meta") for size in group])
+    held = [sum(p.nbytes for p, owner in optimizer.owners.items() if owner == rank) for rank in range(world_size)]
+    assert max(held) <= min(held) + max(p.nbytes for p in optimizer.owners)
+    assert len(optimizer.owners) == sum(map(len, sizes))
+
+
+def after_a_scheduler() -> list[torch.Tensor]:
+    optimizer = sharded(model := net(), "SGD") if dist.is_initialized() else plain(model := net(), "SGD")
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    for number in range(4):
+        step(model, optimizer, number)
+        scheduler.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def test_a_scheduler_changes_the_rate_of_every_rank():
+    for found in launch(after_a_scheduler, world_size=2, backend="gloo").values:
+        assert all(map(torch.equal, found, after_a_scheduler()))
+
+
+def behind_buckets() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Weights that four ranks learn of two rows each, and those of one process with all rows."""
+    rows = torch.randn(8, 6, generator=torch.Generator().manual_seed(1)).double()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        alone = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1)).double()
+    model = BucketedDataParallel(copy.deepcopy(alone))
+    optimizer = ShardedOptimizer(model.parameters(), torch.optim.Adam)
+    reference = torch.optim.Adam(alone.parameters())
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(rows[2 * dist.get_rank() :][:2]).square().mean().backward()
+        model.finish_gradient_synchronization()
+        optimizer.step()
+        reference.zero_grad()
+        alone(rows).square().mean().backward()
+        reference.step()
+    return [p.detach() for p in model.parameters()], [p.detach() for p in alone.parameters()]
+
+
+@task("dp.6", "dp.7")
+def test_behind_buckets_four_ranks_learn_what_one_process_learns_of_the_whole_batch():
+    for ours, alone in launch(behind_buckets, world_size=4, backend="gloo").values:
+        torch.testing.assert_close(ours, alone)
+
+
+# --- states ---------------------------------------------------------------------------------------
+
+
+def half_way(name: str) -> tuple[dict[str, Any], dict[str, Any], list[torch.Tensor]]:
+    optimizer = sharded(model := net(), name)
+    weights = train(model, optimizer, range(5))
+    return optimizer.full_state_dict(), optimizer.state_dict(), weights
+
+
+def go_on(name: str, states: list[dict[str, Any]], weights: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The weights after the second half, of an optimizer that begins where others ended."""
+    optimizer = sharded(model := net(), name) if dist.is_initialized() else plain(model := net(), name)
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), weights, strict=True):
+            parameter.copy_(value)
+    state = states[dist.get_rank() % len(states)] if dist.is_initialized() else states[0]
+    optimizer.load_state_dict(copy.deepcopy(state))  # or torch goes on in the very tensors of the saved one
+    return train(model, optimizer, range(5, 10))
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_a_full_state_goes_on_in_one_process_and_on_another_number_of_ranks_a_share_on_as_many(name):
+    saved = launch(half_way, name, world_size=3, backend="gloo").values
+    whole, weights = in_one_process(name), saved[0][2]
+    full, shares = saved[0][0], [share for _, share, _ in saved]
+    assert all(map(torch.equal, go_on(name, [full], weights), whole))
+    for states, world_size in (([full], 2), (shares, 3)):
+        for found in launch(go_on, name, states, weights, world_size=world_size, backend="gloo").values:
+            assert all(map(torch.equal, found, whole)), (name, world_size)
+
+
+def load_anothers() -> None:
+    optimizer = sharded(net(), "SGD")
+    optimizer.load_state_dict(optimizer.state_dict() | {"share": [0, 4]})
+
+
+# --- what travels, and what is refused ------------------------------------------------------------
+
+# Gloo sends none of these by itself.
+ODD = [torch.int16, torch.bool, torch.float8_e4m3fn, torch.complex64]
+
+
+def frozen_of_odd_dtypes() -> list[torch.Tensor]:
+    """Frozen parameters that differ between ranks, after a step."""
+    values = [torch.full((2, 3), dist.get_rank() + 1).to(dtype) for dtype in ODD]
+    parameters = [nn.Parameter(torch.ones(())), *(nn.Parameter(value, requires_grad=False) for value in values)]
+    optimizer = ShardedOptimizer(parameters, torch.optim.SGD, lr=0.1)
+    optimizer.step()
+    return [parameter.detach().to(torch.complex64).real for parameter in parameters[1:]]
+
+
+def test_any_dtype_travels_from_its_owner():
+    first, second = launch(frozen_of_odd_dtypes, world_size=2, backend="gloo").values
+    assert all(map(torch.equal, first, second)) and {float(value.max()) for value in first} <= {1.0, 2.0}
+
+
+def other_model(rank: int) -> Iterator[nn.Parameter]:
+    return (nn.Linear(4, 3 + rank) if rank else net()).parameters()
+
+
+def with_one_on(device: str) -> list[torch.Tensor]:
+    return [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2, device=device))]
+
+
+def gaps() -> list[torch.Tensor]:
+    return [nn.Parameter(torch.zeros(4, 4)[:, :2])]
+
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "other models": (
+        lambda: ShardedOptimizer(other_model(dist.get_rank()), torch.optim.Adam),
+        "ValueError: rank 1 has different parameters from rank 0: its parameter 0 is (4, 4) torch.float32, strides (4, 1), and "
+        "that of rank 0 is (20, 10) torch.float32, strides (10, 1). Build the same model on every rank",
+    ),
+    "a parameter less": (
+        lambda: ShardedOptimizer([*net().parameters()][dist.get_rank() :], torch.optim.Adam),
+        "ValueError: rank 1 has different parameters",
+    ),
+    "a group for some": (
+        lambda: sharded(net(), "Adam").add_param_group({"params": [nn.Parameter(torch.zeros(2 + dist.get_rank()))]}),
+        "ValueError: rank 1 has different parameters from rank 0: its parameter 0 is (3,)",
+    ),
+    "another device": (
+        lambda: ShardedOptimizer(with_one_on("meta" if dist.get_rank() else "cpu"), torch.optim.Adam),
+        "ValueError: on rank 1, parameter 1 is on meta, and its group sends from cpu",
+    ),
+    "gaps": (lambda: ShardedOptimizer(gaps(), torch.optim.Adam), "parameter 0 leaves gaps in memory (strides (4, 1))"),
+    "another share": (load_anothers, "ValueError: this is the share of rank 0 of 4, and this is rank "),
+    "no parameter": (
+        lambda: ShardedOptimizer([], torch.optim.Adam),
+        "ValueError: optimizer got an empty parameter list",
+    ),
+    "a set": (lambda: ShardedOptimizer([{"params": {*net().parameters()}}], torch.optim.Adam), "TypeError: "),
+    "an option": (
+        lambda: ShardedOptimizer(net().parameters(), torch.optim.Adam, lr=-1),
+        "ValueError: Invalid learning",
+    ),
+}
+
+
+def refusals() -> dict[str, str]:
+    found = {}
+    for name, (call, _) in REFUSED.items():
+        with pytest.raises(Exception) as caught:
+            call()
+        found[name] = f"{type(caught.value).__name__}: {caught.value}"
+    return found
+
+
+def test_what_cannot_be_shared_out_is_refused_on_every_rank_with_what_to_do():
+    for found in launch(refusals, world_size=2, backend="gloo").values:
+        for name, (_, phrase) in REFUSED.items():
+            assert phrase in found[name], name

@@ -1,0 +1,318 @@
+"""ShardedModel: the weights that one process has, whatever the model, or a sentence why not.
+What check claims of shard.2 is not claimed again here."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from labkit import models, shard
+from labkit.launch import RankError, launch, workers
+
+
+@pytest.fixture(scope="module")
+def two():
+    with workers(world_size=2, backend="gloo", threads=1) as ranks:
+        yield ranks
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+class Layers(nn.Module):
+    """One layer twice, one frozen, one that is not sharded, one that is not used."""
+
+    def __init__(self):
+        super().__init__()
+        self.twice, self.frozen, self.unused = (nn.Linear(4, 4) for _ in range(3))
+        self.norm = nn.LayerNorm(4)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x):
+        return self.twice(self.norm(self.frozen(self.twice(x)).to(self.norm.weight)).tanh()).tanh()
+
+
+class Checkpointed(Layers):
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.middle, self.head = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x):
+        return self.head(self.middle(self.embedding(as_tokens(x, 9))).tanh())
+
+
+class Transformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gpt2 = models.gpt2("mini", n_layer=2, n_embd=8, n_head=2, vocab_size=16, n_positions=8)
+
+    def forward(self, x):
+        return self.gpt2(as_tokens(x, 16)).logits
+
+
+def as_tokens(x, vocabulary):
+    return (x.abs() * vocabulary).long() % vocabulary
+
+
+def blocks():
+    from transformers.models.gpt2.modeling_gpt2 import GPT2Block
+
+    return GPT2Block
+
+
+def made(kind):
+    torch.manual_seed(3)
+    return kind().double()
+
+
+def loss_of(model, step, shares=False):
+    """The mean loss over a batch, or over this rank's share of it."""
+    rows = torch.linspace(-1, 1 + step, 32, dtype=torch.float64).sin().view(8, 4)
+    if shares:
+        rows = rows.chunk(dist.get_world_size())[dist.get_rank()]
+    return model(rows).double().square().mean()
+
+
+# --- as in one process ----------------------------------------------------------------------------
+
+PLANS = {  # per step of the optimizer, the backward passes; each with the batches of the forward passes before it
+    "a pass a step": [[[0]], [[1]], [[2]]],
+    "gradients that add up": [[[0], [1]], [[2], [3]]],
+    "two forward passes before one backward pass": [[[0, 1]], [[2, 1]]],
+}
+
+
+def train(model, plan, shares):
+    finish = getattr(model, "finish_gradient_synchronization", lambda: None)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    for passes in plan:
+        for batches in passes:
+            torch.stack([loss_of(model, batch, shares) for batch in batches]).sum().backward()
+            finish()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def sharded(kind, plan="a pass a step", kinds=None, **options):
+    """Train in a rank. Return weights, the loss of evaluation, and bytes kept between steps."""
+    kinds = (blocks(),) if kinds == "blocks" else kinds or (nn.Linear, nn.Embedding)
+    model = shard.ShardedModel(made(kind), kinds, **options)
+    train(model, PLANS[plan], shares=True)
+    with torch.no_grad():
+        loss = loss_of(model, 0).item()
+    kept = sum(unit.full.untyped_storage().nbytes() for unit in model.units)
+    return model.full_parameters(), loss, kept
+
+
+def assert_learned_alike(values, kind, plan="a pass a step"):
+    alone = made(kind)
+    train(alone, PLANS[plan], shares=False)
+    for weights, loss, kept in values:
+        assert weights.keys() == dict(alone.named_parameters()).keys() and kept == 0
+        for name, right in alone.named_parameters():
+            torch.testing.assert_close(weights[name], right.detach(), rtol=0, atol=1e-9, msg=name)
+        assert loss == pytest.approx(loss_of(alone, 0).item())
+
+
+@pytest.mark.parametrize(
+    ("kind", "kinds"),
+    [
+        (Layers, None),
+        (Layers, (nn.Linear, nn.LayerNorm)),
+        (Checkpointed, None),
+        (Tied, None),
+        (Transformer, None),
+        (Transformer, "blocks"),
+    ],
+)
+def test_it_learns_and_evaluates_as_one_process_does_and_keeps_no_layer(two, kind, kinds):
+    assert_learned_alike(two.run(sharded, kind, kinds=kinds).values, kind)
+
+
+@pytest.mark.parametrize("plan", [*PLANS][1:])
+def test_gradients_are_those_of_all_passes(two, plan):
+    assert_learned_alike(two.run(sharded, Layers, plan).values, Layers, plan)
+
+
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_so_it_does_on_other_numbers_of_ranks_some_of_them_with_empty_pieces(world_size):
+    run = launch(sharded, Layers, world_size=world_size, backend="gloo", threads=1)
+    assert_learned_alike(run.values, Layers)
+
+
+# --- in 16 bits -----------------------------------------------------------------------------------
+
+
+def in_bfloat16():
+    model = shard.ShardedModel(made(Layers).float(), compute_dtype=torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    loss_of(lambda x: model(x.float()), 0, shares=True).backward()
+    model.finish_gradient_synchronization()
+    optimizer.step()
+    kinds = {str(p.dtype) for p in model.parameters()} | {
+        str(p.grad.dtype) for p in model.parameters() if p.grad is not None
+    }
+    return kinds | {str(state["momentum_buffer"].dtype) for state in optimizer.state.values()}, model.full_parameters()
+
+
+def test_weights_travel_in_bfloat16_and_stay_in_float32_with_gradients_and_state(two):
+    run = two.run(in_bfloat16)
+    full, alone = made(Layers).float(), made(Layers).float()
+    loss_of(lambda x: alone(x.float()), 0).backward()
+    for kinds, weights in run.values:
+        assert kinds == {"torch.float32"}
+        for name, parameter in alone.named_parameters():
+            moved = weights[name] - dict(full.named_parameters())[name]
+            step = torch.zeros_like(moved) if parameter.grad is None else -0.1 * parameter.grad
+            torch.testing.assert_close(moved, step, rtol=0.1, atol=2e-4, msg=name)
+    gathered = run.events[run.events.name == "all_gather"].bytes.unique()
+    assert gathered.tolist() == [20 * 2]  # numbers of a layer, in bfloat16
+
+
+# --- traffic --------------------------------------------------------------------------------------
+
+
+class Stack(nn.Sequential):
+    def __init__(self):
+        super().__init__(*(nn.Linear(4, 4) for _ in range(3)))
+
+
+def test_a_step_moves_the_parameters_twice_and_their_gradients_once(two):
+    events = two.run(sharded, Stack).events
+    moved = events[events["rank"] == 0].groupby("name").bytes.sum()
+    n_bytes, steps = sum(p.nbytes for p in made(Stack).parameters()), 3
+    evaluated = n_bytes
+    assert moved["reduce_scatter"] == steps * n_bytes
+    assert moved["all_gather"] == steps * 2 * n_bytes + evaluated
+
+
+# --- what cannot work -----------------------------------------------------------------------------
+
+
+def refuses(make, **options):
+    shard.ShardedModel(make(), **options)
+
+
+def half_frozen():
+    layer = nn.Linear(2, 2)
+    layer.bias.requires_grad_(False)
+    return nn.Sequential(layer)
+
+
+def of_two_dtypes():
+    layer = nn.Linear(2, 2)
+    layer.bias = nn.Parameter(layer.bias.double())
+    return nn.Sequential(layer)
+
+
+def another_on_rank_1():
+    return nn.Sequential(nn.Linear(2, 2 + dist.get_rank()))
+
+
+REFUSED = {
+    "no class": (Tied, {"shard": "Linear"}, "shard is 'Linear', expected a class of modules"),
+    "no such layer": (Tied, {"shard": nn.Conv1d}, "the model has no layer with parameters of Conv1d"),
+    "tied to one outside": (Tied, {"shard": nn.Linear}, "embedding.weight is a parameter of head too"),
+    "half frozen": (half_frozen, {}, "0.weight is trained and 0.bias is frozen"),
+    "two dtypes": (of_two_dtypes, {}, "0.weight is torch.float32 and 0.bias is torch.float64"),
+    "sparse": (lambda: nn.Sequential(nn.Embedding(4, 2, sparse=True)), {}, "the gradients of 0 are sparse"),
+    "attention": (lambda: nn.Sequential(nn.MultiheadAttention(4, 2)), {}, "uses its layers' weights without calling"),
+    "different models": (another_on_rank_1, {}, "rank 1 has a different model from rank 0"),
+}
+
+
+@pytest.mark.parametrize(("make", "options", "says"), REFUSED.values(), ids=REFUSED)
+def test_a_model_that_cannot_be_sharded_is_refused_in_a_sentence(two, make, options, says):
+    with pytest.raises(RankError, match=says):
+        two.run(refuses, make, **options)
+
+
+def different_units():
+    shard.ShardedModel(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)), (nn.Linear, nn.LayerNorm)[dist.get_rank()])
+
+
+def in_the_wrong_order(calls):
+    model = shard.ShardedModel(made(Stack))
+    for call in calls:
+        {"forward": lambda: loss_of(model, 0), "backward": lambda: loss_of(model, 0).backward()}.get(
+            call, model.finish_gradient_synchronization
+        )()
+
+
+@pytest.mark.parametrize(
+    ("fn", "arguments", "says"),
+    [
+        (different_units, (), "rank 1 has different units from rank 0"),
+        (in_the_wrong_order, (["finish"],), "there is no gradient to average"),
+        (in_the_wrong_order, (["backward", "finish", "finish"],), "there is no gradient to average"),
+        (in_the_wrong_order, (["backward", "forward"],), "not averaged yet: call finish_gradient_synchronization"),
+    ],
+)
+def test_what_is_done_in_the_wrong_order_is_said(two, fn, arguments, says):
+    with pytest.raises(RankError, match=says):
+        two.run(fn, *arguments)
+
+
+def with_an_optimizer_of_before():
+    model = made(Stack)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    loss_of(model, 0).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    wrapped = shard.ShardedModel(model)
+    loss_of(wrapped, 0).backward()
+    wrapped.finish_gradient_synchronization()
+    optimizer.step()
+
+
+def test_an_optimizer_that_has_stepped_before_cannot_go_on(two):
+    with pytest.raises(RankError, match="size"):
+        two.run(with_an_optimizer_of_before)
+
+
+def loses_rank_1():
+    model = shard.ShardedModel(made(Stack))
+    if dist.get_rank() == 1:
+        raise KeyError("no more data")
+    loss_of(model, 0).backward()
+
+
+def test_a_rank_that_ends_is_named_while_another_gathers():
+    with pytest.raises(RankError, match="rank 1 raised KeyError"):
+        launch(loses_rank_1, world_size=2, backend="gloo", threads=1)
+
+
+# --- beside torch's -------------------------------------------------------------------------------
+
+
+def beside_fully_shard():
+    from torch.distributed.fsdp import fully_shard
+
+    theirs = made(Transformer)
+    for layer in [*theirs.gpt2.transformer.h]:
+        fully_shard(layer)
+    fully_shard(theirs)
+    optimizer = torch.optim.AdamW(theirs.parameters(), lr=0.05)
+    for step in range(3):
+        loss_of(theirs, step, shares=True).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {name: parameter.full_tensor().detach() for name, parameter in theirs.named_parameters()}
+
+
+def test_weights_are_those_of_torchs_fully_shard(two):
+    ours, theirs = two.run(sharded, Transformer, kinds="blocks").values[0][0], two.run(beside_fully_shard).values[0]
+    assert ours.keys() == theirs.keys()
+    furthest = max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
+    assert math.isclose(furthest, 0, abs_tol=1e-9)
