@@ -398,8 +398,9 @@ class ColumnParallelLinear(torch.nn.Module):
         check_linear(linear, self.group)
         take_from_first_rank(linear, self.group)
         rank, n_ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
-        ### TODO shard.3 (5 minutes): Set self.weight to a Parameter with a copy of this rank's part of
-        ### linear.weight, (outputs, inputs), and self.bias likewise; None where linear has none.
+        ### TODO shard.3 (5 minutes): Set self.weight to a Parameter, a copy of this rank's part of
+        ### linear.weight, whose shape is (outputs, inputs). Likewise self.bias, which is None where
+        ### linear has none.
         ### BEGIN SOLUTION shard.3
         self.weight = torch.nn.Parameter(linear.weight.detach().tensor_split(n_ranks)[rank].clone())
         self.bias = None
