@@ -3,7 +3,7 @@
 listings            the code of student files, or where it is to be written
 diffs               a file as its diff to another one
 ladder              the files of examples/, run and compared
-gradient_sync       an iteration of each way to agree on gradients, measured for notebook 05
+gradient_sync       BERT trained with each way to agree on gradients, in turns, and what it sends
 cuts                what single modules of a model take, and a pipeline of two of its parts
 sleeping_pipeline   the bubble of a pipeline whose stages sleep
 recomputation       what a stage costs that recomputes its activations
@@ -15,6 +15,7 @@ translation_ways    GPT-2 trained several ways
 micro_batches       pipelines of one model with several numbers of micro-batches
 published_results   what others measured, beside the reader's own
 host_cost           what a call of a collective costs its rank
+data_parallel       GPT-2 trained on one device and on two, in turns
 overlap             a small GPT-2 trained with several ways to agree on gradients, in turns
 learning            the translation task with several seeds at once
 collectives         what ranks hold after a collective, and how long it takes
@@ -23,5 +24,6 @@ shards              the gradients of shards beside that of the whole batch
 sorted_shards       what training on shards of short and of long sentences does to the loss
 batch_sizes         what a batch costs, by its size
 terminals           commands that run beside a notebook, as in a terminal
+living_bytes        what lives on a rank at every moment of training, by what it is for
 all_reduces         sums over all ranks with send and receive
 """

@@ -247,7 +247,7 @@ def sent_bytes(step: Step, ways: Mapping[str, SyncMethod], corpus: EntailmentCor
 
 
 def _count_traffic(
-    step: Step, ways: Mapping[str, SyncMethod], corpus: EntailmentCorpus, batch_size: int, iterations: int = 2
+    step: Step, ways: Mapping[str, SyncMethod], corpus: EntailmentCorpus, batch_size: int, iterations: int = 1
 ) -> dict[str, float]:
     if not traffic.available():
         return dict.fromkeys(ways, math.nan)
