@@ -170,7 +170,8 @@ def test_without_torchrun_a_rung_says_how_to_start_it(rung, monkeypatch):
         runpy.run_path(str(EXAMPLES / f"{rung}.py"), run_name="__main__")
 
 
-@pytest.mark.parametrize("rung", slow_but(BY_HAND, RUNGS[1:]))
+@pytest.mark.slow
+@pytest.mark.parametrize("rung", RUNGS[1:])
 def test_ranks_that_cannot_share_a_batch_equally_are_refused(rung):
     with pytest.raises(RankError, match=r"64.*3"):
         on_ranks(EXAMPLES / f"{rung}.py", world_size=3)
