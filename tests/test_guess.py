@@ -17,7 +17,6 @@ from labkit.course.student import is_student_edition
 from labkit.guess import Guess, all_guesses, calibration, draw_calibration, guess, said_of_calibration
 from labkit.guesses import store
 from labkit.guesses.calibration import notebooks_that_ask
-from labkit.guesses.form import Form
 from labkit.guesses.question import Question
 from labkit.stats import Interval
 
@@ -150,23 +149,6 @@ def test_every_question_of_the_notebooks_is_asked_once_holds_a_cell_back_and_has
         stored = json.loads(store.stored_file().read_text())
         assert list(stored) == [name for _, name in asked]
         assert all("guess" in facts and "answer" in facts for facts in stored.values())
-
-
-# --- the form -------------------------------------------------------------------------------------
-
-
-def test_the_form_sends_a_guess_and_shows_what_is_wrong_with_another(hidden):
-    form = Form(hidden)
-    form.sent = [1, 7]
-    assert form.state["fault"].startswith("guess hidden: 7, expected a number from 0 to 1")
-    assert not form.state["given"]
-    form.sent = [2, 0.5]
-    assert form.state == {"given": True, "said": "0.5", "final": False, "fault": ""}
-    form.sent = [3, None]
-    assert form.state["said"] == "I don't know"
-    assert hidden.given
-    hidden.feedback(0.72, as_if={"if nothing overlapped": 0.0})
-    assert form.state["final"]  # so the page offers no change
 
 
 # --- calibration ----------------------------------------------------------------------------------

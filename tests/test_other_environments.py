@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
 EXTRAS = PYPROJECT["optional-dependencies"].values()
 REQUIREMENTS = [Requirement(text) for text in chain(PYPROJECT["dependencies"], *EXTRAS)]
-NEED_NO_TORCH = ["schedule", "simulate", "cost", "draw/test_charts.py", "draw/test_schedule_figures.py"]
+NEED_NO_TORCH = ["schedule", "simulate", "cost", "draw/test_charts.py"]
 OF_MODELS = ["test_models.py", "test_gpt2_pipeline.py", "train/test_translation.py"]
 
 

@@ -7,12 +7,10 @@ import socket
 from types import SimpleNamespace
 from unittest import mock
 
-import psutil
 import pytest
 
 from labkit.base.rendezvous import (
     is_loopback,
-    resolve,
     without_name_server,
 )
 from labkit.ranks.rank import Rank
@@ -23,20 +21,11 @@ glibc_only = pytest.mark.skipif(
 )
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.setenv(name, "restored afterwards")
         monkeypatch.delenv(name)
-
-
-def listening() -> set[tuple[str, int]]:
-    return {tuple(c.laddr) for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN}
 
 
 def test_this_machines_own_addresses_are_loopback_and_others_are_not():
@@ -73,12 +62,3 @@ def test_stores_are_opened_without_a_name_server(monkeypatch):
     with socket.socket() as connection:
         Rank(connection, place, listener=-1)._meet()
     assert found == [socket.EAI_NONAME] * 2
-
-
-# --- what cannot be -------------------------------------------------------------------------------
-
-
-def test_a_host_that_nobody_knows_is_refused(monkeypatch):
-    monkeypatch.setattr(socket, "getaddrinfo", mock.Mock(side_effect=socket.gaierror))
-    with pytest.raises(ValueError, match=r"host is 'no\.such\.host', and this machine knows no address of that name"):
-        resolve("no.such.host")

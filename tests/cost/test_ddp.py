@@ -126,26 +126,6 @@ def test_the_fit_has_the_least_squared_error_of_all_lines_through_the_origin():
     assert error(fitted) < min(error(0.99 * fitted), error(1.01 * fitted))
 
 
-# --- how large should a bucket be? ----------------------------------------------------------------
-
-
-def step_s(n_buckets, host_s):
-    """Seconds of a step of 64 equal gradients, made evenly, in so many equal buckets."""
-    ready_s = [float(i + 1) for i in range(64)]
-    each = 64 // n_buckets
-    buckets = [list(range(first, first + each)) for first in range(0, 64, each)]
-    return ddp_step(10.0, ready_s, 1.0, [1] * 64, buckets, 2, 0.0, 2.0, host_s)["end_s"].max()
-
-
-def test_without_a_cost_of_calls_smaller_buckets_are_never_worse_and_with_it_there_is_a_best_size():
-    numbers = [1, 2, 4, 8, 16, 32, 64]
-    free = [step_s(n, 0.0) for n in numbers]
-    assert free == sorted(free, reverse=True)
-    dear = [step_s(n, 0.5) for n in numbers]
-    best = dear.index(min(dear))
-    assert 0 < best < len(numbers) - 1 and dear[0] > dear[best] < dear[-1]
-
-
 # --- a whole step ---------------------------------------------------------------------------------
 
 

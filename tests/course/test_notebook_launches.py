@@ -108,7 +108,7 @@ def test_compared_launches_share_one_backend(path, gpus, monkeypatch):
 
 
 COLLECTIVE = re.compile(r"dist\.(all_reduce|broadcast|all_gather|reduce|send|recv|isend)\(|average_gradients\(")
-MADE = re.compile(r"gpt2\(|torch\.(zeros|ones|full|tensor|arange|randn)\(")
+MADE = re.compile(r"\bgpt2\(|torch\.(zeros|ones|full|tensor|arange|randn)\(")
 ON_THE_CPU = {"add_up", "by_hand"}  # the first examples of all, and one on gloo
 
 

@@ -10,6 +10,7 @@ const EDGE_FROM = 3; // px: a narrower bar has no edge
 const TICK = 90; // px between two ticks, at least
 const ARROW = { light: { ink: "#1f2328", ground: "#ffffff" }, dark: { ink: "#ffffff", ground: "#1f2328" } };
 const BESIDE = 0.78; // where in a cell of a grid its arrows begin and end: beside its label
+const NARROW_CELL = 60; // px
 const SENT = 0.3; // of the width of a cell, what is on its way to another
 const LETTER = 0.62; // of the size of the letters
 // How strongly a bar is painted: as it is, and while stepping or beside the critical path.
@@ -112,9 +113,9 @@ function write(pen, frame, text, x, y, { size = 12, colour = frame.theme.ink, al
 
 // What stands around the bars: title, facts, names of columns and rows, peaks.
 function paintWords(pen, frame, { title, facts, names, rows, peaks, top, rowsTop }) {
-  const { gutter, plot, row } = frame.layout;
+  const { width, gutter, plot, row } = frame.layout;
   const muted = { colour: frame.theme.muted, size: 11 };
-  write(pen, frame, title, gutter, top + 12, TITLE_LOOK);
+  write(pen, frame, title, Math.min(gutter, Math.max(4, width - widthOf(pen, title, TITLE_LOOK))), top + 12, TITLE_LOOK);
   facts.lines.forEach((line, k) => write(pen, frame, line, gutter + facts.left, top + 12 + LINE * k, { ...muted, size: 12 }));
   for (const [at, lines] of names.texts) {
     const first = rowsTop - 10 - LINE * (lines.length - 1);
@@ -208,7 +209,8 @@ function paintBar(pen, frame, panel, i, box = boxOf(frame, panel, i), text = pan
     pen.strokeRect(left + 0.4, top + 0.4, width - 0.8, height - 0.8);
   }
   pen.globalAlpha = 1;
-  label(pen, frame, text, box, isDim ? { ink: frame.theme.ink } : fill);
+  const share = panel.links && width < NARROW_CELL && !text.includes(" ") ? BESIDE : 1; // or else an arrow covers it
+  label(pen, frame, text, [left, top, share * width, height], isDim ? { ink: frame.theme.ink } : fill);
 }
 
 // Fill a box with a colour and a hatching, each as strongly as `strength` says.
