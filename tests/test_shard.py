@@ -231,6 +231,14 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "gaps": (lambda: ShardedOptimizer(gaps(), torch.optim.Adam), "parameter 0 leaves gaps in memory (strides (4, 1))"),
     "another share": (load_anothers, "ValueError: this is the share of rank 0 of 4, and this is rank "),
+    "LBFGS": (
+        lambda: ShardedOptimizer(net().parameters(), torch.optim.LBFGS),
+        "ValueError: optimizer_class is LBFGS, which steps all parameters together",
+    ),
+    "an optimizer": (
+        lambda: ShardedOptimizer(net().parameters(), torch.optim.SGD(net().parameters(), lr=0.1)),
+        "TypeError: optimizer_class is SGD (",
+    ),
     "no parameter": (
         lambda: ShardedOptimizer([], torch.optim.Adam),
         "ValueError: optimizer got an empty parameter list",

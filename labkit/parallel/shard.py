@@ -50,6 +50,17 @@ def on_cpu(state: Any) -> Any:
     return state.cpu() if isinstance(state, torch.Tensor) else state
 
 
+def check_optimizer_class(optimizer_class: Any) -> None:
+    """Raise TypeError for what is not a class of optimizers, ValueError for LBFGS."""
+    if not isinstance(optimizer_class, type) or not issubclass(optimizer_class, torch.optim.Optimizer):
+        raise TypeError(f"optimizer_class is {optimizer_class!r}, expected a class such as torch.optim.AdamW")
+    if issubclass(optimizer_class, torch.optim.LBFGS):
+        raise ValueError(
+            "optimizer_class is LBFGS, which steps all parameters together, so they cannot be shared out: take one that "
+            "steps each by itself, such as torch.optim.AdamW"
+        )
+
+
 def check_same_parameters(parameters: Sequence[torch.Tensor]) -> None:
     """Raise ValueError, on every rank, where parameters cannot be shared out over the ranks.
 
