@@ -19,6 +19,7 @@ from labkit.parallel.bucket import check_same_model, take_from_rank_0
 from labkit.parallel.shard import (
     Broadcast,
     check_linear,
+    check_optimizer_class,
     check_same_parameters,
     on_cpu,
     sum_over_ranks,
@@ -58,11 +59,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     - ``params``: parameters or groups of them, as for a plain optimizer, with the same values and
       in the same order on every rank. A parameter that is there twice counts once.
-    - ``optimizer_class``: such as torch.optim.AdamW. It steps each parameter by itself, so not LBFGS.
+    - ``optimizer_class``: such as torch.optim.AdamW, which steps each parameter by itself.
     - ``options``: what that takes, such as ``lr``. Schedulers may change them in ``param_groups``.
 
     Raises ValueError, on every rank, where ranks have different parameters, and for a parameter on
-    another device than the first or on one from which the group does not send.
+    another device than the first or on one from which the group does not send; for LBFGS, which
+    steps all parameters together; for what a plain optimizer refuses.
 
     Caveats: ``step``, ``full_state_dict`` and ``add_param_group`` are collectives, so every rank
     has to call them. With more ranks than parameters some have an empty share. A frozen parameter
@@ -72,6 +74,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     """
 
     def __init__(self, params: Any, optimizer_class: type[torch.optim.Optimizer], **options: Any):
+        check_optimizer_class(optimizer_class)
         self.owners: dict[torch.Tensor, int] = {}
         self.local: torch.optim.Optimizer | None = None
         super().__init__(params, optimizer_class([{"params": []}], **options).defaults)

@@ -19,7 +19,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from labkit.dp import BucketedDataParallel
 from labkit.launch import launch
-from labkit.shard import ShardedOptimizer
+from labkit.shard import ShardedModel, ShardedOptimizer
 
 pytestmark = task("shard.1")
 
@@ -231,6 +231,14 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "gaps": (lambda: ShardedOptimizer(gaps(), torch.optim.Adam), "parameter 0 leaves gaps in memory (strides (4, 1))"),
     "another share": (load_anothers, "ValueError: this is the share of rank 0 of 4, and this is rank "),
+    "LBFGS": (
+        lambda: ShardedOptimizer(net().parameters(), torch.optim.LBFGS),
+        "ValueError: optimizer_class is LBFGS, which steps all parameters together",
+    ),
+    "an optimizer": (
+        lambda: ShardedOptimizer(net().parameters(), torch.optim.SGD(net().parameters(), lr=0.1)),
+        "TypeError: optimizer_class is SGD (",
+    ),
     "no parameter": (
         lambda: ShardedOptimizer([], torch.optim.Adam),
         "ValueError: optimizer got an empty parameter list",
@@ -256,3 +264,26 @@ def test_what_cannot_be_shared_out_is_refused_on_every_rank_with_what_to_do():
     for found in launch(refusals, world_size=2, backend="gloo").values:
         for name, (_, phrase) in REFUSED.items():
             assert phrase in found[name], name
+
+
+# --- a model that is sharded itself ---------------------------------------------------------------
+
+
+def pieces_after_and_before() -> list[str]:
+    """What is said of a ShardedOptimizer made after a ShardedModel, and of one made before."""
+    after, before = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+    sharded_model = ShardedModel(after)
+    optimizer = ShardedOptimizer(before.parameters(), torch.optim.SGD, lr=0.1)
+    ShardedModel(before)
+    found = []
+    for call in (lambda: ShardedOptimizer(sharded_model.parameters(), torch.optim.SGD, lr=0.1), optimizer.step):
+        with pytest.raises(ValueError) as caught:
+            call()
+        found.append(str(caught.value))
+    return found
+
+
+@task("shard.2")
+def test_pieces_of_a_sharded_model_are_not_sent_whichever_comes_first():
+    for said in launch(pieces_after_and_before, world_size=2, backend="gloo").values:
+        assert all("own piece of a ShardedModel's: give these to a plain optimizer" in each for each in said)

@@ -12,15 +12,26 @@ import torch.distributed.nn  # else an optimizer imports it, and it keeps the gr
 
 from labkit.trace import span
 
+_IS_PIECE = "_labkit_is_piece"  # of a parameter that ShardedModel has cut
+_NO_PIECES = "is a rank's own piece of a ShardedModel's: give these to a plain optimizer, made after the ShardedModel"
+
+
+def mark_pieces(parameters: Sequence[torch.Tensor]) -> None:
+    """Have no rank send these parameters: each keeps pieces of its own."""
+    for parameter in parameters:
+        setattr(parameter, _IS_PIECE, True)
+
 
 class Broadcast:
     """Starts replacing a tensor by the one of rank ``owner``, in place, on every rank.
 
     :meth:`wait` ends it. Any dtype travels, as bytes, and any strides that leave no gaps. It is a
-    span of the lane comm until somebody has waited for it.
+    span of the lane comm until somebody has waited for it. Raises ValueError for a piece.
     """
 
     def __init__(self, tensor: torch.Tensor, owner: int):
+        if hasattr(tensor, _IS_PIECE):
+            raise ValueError(f"a parameter {_NO_PIECES}")
         tensor = tensor.detach()
         flat = tensor.view(-1) if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))
         self._timing = span("broadcast", "comm", device=tensor.device, bytes=tensor.nbytes).begin()
@@ -37,6 +48,17 @@ def on_cpu(state: Any) -> Any:
     if isinstance(state, dict):
         return {key: on_cpu(value) for key, value in state.items()}
     return state.cpu() if isinstance(state, torch.Tensor) else state
+
+
+def check_optimizer_class(optimizer_class: Any) -> None:
+    """Raise TypeError for what is not a class of optimizers, ValueError for LBFGS."""
+    if not isinstance(optimizer_class, type) or not issubclass(optimizer_class, torch.optim.Optimizer):
+        raise TypeError(f"optimizer_class is {optimizer_class!r}, expected a class such as torch.optim.AdamW")
+    if issubclass(optimizer_class, torch.optim.LBFGS):
+        raise ValueError(
+            "optimizer_class is LBFGS, which steps all parameters together, so they cannot be shared out: take one that "
+            "steps each by itself, such as torch.optim.AdamW"
+        )
 
 
 def check_same_parameters(parameters: Sequence[torch.Tensor]) -> None:
@@ -65,6 +87,8 @@ def _refused(parameters: Sequence[torch.Tensor]) -> str:
     devices = [each.partition(":")[0] for each in backends.split(",")]
     for number, parameter in enumerate(parameters):
         what = f"parameter {number} is on {parameter.device}"
+        if hasattr(parameter, _IS_PIECE):
+            return f"parameter {number} {_NO_PIECES}"
         if parameter.device.type not in devices:
             return f"{what}, and its group sends from {' and '.join(devices)}: move the model there first"
         if parameter.device != parameters[0].device:

@@ -14,6 +14,7 @@ from torch import nn
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils import _pytree as pytree
 
+from labkit.parallel.shard import mark_pieces
 from labkit.trace import span
 
 # torch 2.13 has new names for these.
@@ -51,6 +52,7 @@ class Unit:
         self.full = _without_memory(torch.empty_like(row, dtype=compute_dtype))
         self._first = rank * length  # of the numbers in the row, the first in this rank's shard
         self._pieces = self._in_pieces(self.shard)
+        mark_pieces(self.parameters)
         self._kept: list[torch.Tensor | None] = [None] * len(self.parameters)  # gradients of pieces, while is_full
         self.is_full = True
         self.use_shard()
