@@ -154,11 +154,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Return on every rank what state_dict() of a plain ``optimizer_class`` would, on the CPU."""
         full = super().state_dict()
         own = on_cpu(full["state"])
-        ### TODO shard.1 (5 minutes): Put the states of all ranks together, and return full with them
-        ### under "state". own has this rank's, by the number of the parameter. What is no tensor
-        ### travels by dist.all_gather_object.
-        ### BEGIN SOLUTION shard.1
         states: list[Any] = [None] * dist.get_world_size()
+        ### TODO shard.1 (5 minutes): Put the states of all ranks together, and return full with them
+        ### under "state". own has this rank's, by the number of the parameter; states has room for
+        ### every rank's. What is not a tensor travels by dist.all_gather_object.
+        ### BEGIN SOLUTION shard.1
         dist.all_gather_object(states, own)
         return full | {"state": {number: state[number] for state in states for number in state}}
         ### END SOLUTION

@@ -24,5 +24,6 @@ shards              the gradients of shards beside that of the whole batch
 sorted_shards       what training on shards of short and of long sentences does to the loss
 batch_sizes         what a batch costs, by its size
 terminals           commands that run beside a notebook, as in a terminal
+living_bytes        what lives on a rank at every moment of training, by what it is for
 all_reduces         sums over all ranks with send and receive
 """

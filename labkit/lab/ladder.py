@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Training = tuple[nn.Module, torch.optim.Optimizer, torch.Tensor]
 
 MIB = 2**20
+NAME_WIDTH = 40  # of an op in a table, so that it is as wide whatever took longest
 ROUNDING = 2e-4  # losses are printed with four digits after the point
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would print when it starts and stops
 _LINE = re.compile(r"epoch (\d+), step (\d+), loss ([\d.]+)")
@@ -180,7 +181,10 @@ def top_ops(ops: Sequence[OpTime], n: int = 9) -> MeasuredTable:
     by_time = sorted(ops, key=lambda op: op.own_ms, reverse=True)
     collectives = [op for op in by_time if op.op.startswith("c10d::")]
     others = [op for op in by_time if op not in collectives][:n]
-    rows = {fact(op.op, width=40): [fact(op.calls, width=4), op.own_ms, op.all_ms] for op in (*others, *collectives)}
+    rows = {
+        fact(op.op[:NAME_WIDTH], width=NAME_WIDTH): [fact(op.calls, width=4), op.own_ms, op.all_ms]
+        for op in (*others, *collectives)
+    }
     return MeasuredTable(rows, index=["calls", "own ms", "ms with what it calls"]).T
 
 

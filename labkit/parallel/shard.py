@@ -21,9 +21,10 @@ class Broadcast:
     """
 
     def __init__(self, tensor: torch.Tensor, owner: int):
-        flat = tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+        tensor = tensor.detach()
+        flat = tensor.view(-1) if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))
         self._timing = span("broadcast", "comm", device=tensor.device, bytes=tensor.nbytes).begin()
-        self._work: Any = dist.broadcast(flat, src=owner, async_op=True)
+        self._work: Any = dist.broadcast(flat.view(torch.uint8), src=owner, async_op=True)
 
     def wait(self) -> None:
         """Wait until the owner's numbers are there. Raises what went wrong on the way."""

@@ -23,6 +23,7 @@ COMPARED_WITH_NOTHING = {
     "00_start_here": {"batch_times", "read_times"},  # they are about the GPU, where there is one
     "01_shards": {"own_shard", "steps", "accuracy"},  # three ranks, and positions in a list
     "05_gradient_sync": {"five_steps"},  # four ranks with each other
+    "07_sharding": {"ten_steps", "saved"},  # weights of the same launch, and a state
     "08_clock_cycles": {"time_recomputation"},  # what recomputing costs one rank
     "09_pipe": {"watch_queues"},  # threads of one rank, on the CPU
 }
@@ -107,7 +108,7 @@ def test_compared_launches_share_one_backend(path, gpus, monkeypatch):
 
 
 COLLECTIVE = re.compile(r"dist\.(all_reduce|broadcast|all_gather|reduce|send|recv|isend)\(|average_gradients\(")
-MADE = re.compile(r"gpt2\(|torch\.(zeros|ones|full|tensor|arange|randn)\(")
+MADE = re.compile(r"\bgpt2\(|torch\.(zeros|ones|full|tensor|arange|randn)\(")
 ON_THE_CPU = {"add_up", "by_hand"}  # the first examples of all, and one on gloo
 
 

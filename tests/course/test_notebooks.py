@@ -27,7 +27,7 @@ NOTEBOOKS = PROJECT / "notebooks"
 # a new notebook is added here, so a lost one is noticed
 EXPECTED = [
     *("00_start_here", "01_shards", "02_collectives", "03_data_parallel", "04_overlap", "05_gradient_sync"),
-    *("06_ladder", "08_clock_cycles", "09_pipe", "10_gpt2_pipeline", "13_your_guesses"),
+    *("06_ladder", "07_sharding", "08_clock_cycles", "09_pipe", "10_gpt2_pipeline", "13_your_guesses"),
 ]
 REPLAYED = [
     name if name.startswith(notebook_tiers.FAST) else pytest.param(name, marks=pytest.mark.slow) for name in EXPECTED

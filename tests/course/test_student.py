@@ -314,7 +314,7 @@ def test_agents_md_tells_assistants_to_fill_in_no_todo_and_where_to_point(real_e
 
 @in_the_marked_source
 def test_the_student_files_can_be_imported_and_check_says_todo_of_every_task(real_edition):
-    code = "import labkit.dp, labkit.pipe; from labkit import cli; raise SystemExit(cli.main(['check']))"
+    code = "import labkit.dp, labkit.pipe, labkit.shard; from labkit import cli; raise SystemExit(cli.main(['check']))"
     run = warm_python.run("-c", code, folder=real_edition)
     expected = []
     for task in TASKS:

@@ -279,12 +279,13 @@ def test_what_a_grader_should_know_of_an_archive_is_said(tmp_path):
         "labkit/shard.py is not in it",
     ]
     members = {"labkit/dp.py": "1", "old/labkit/dp.py": "2", "labkit/pipe.py": "3", "manifest.json": '{"sha256": {}}'}
+    members["labkit/shard.py"] = "4"
     found = read_submission(zipped(tmp_path / "x.zip", members))
-    assert found.files == {"labkit/dp.py": b"1", "labkit/pipe.py": b"3"}
+    assert found.files == {"labkit/dp.py": b"1", "labkit/pipe.py": b"3", "labkit/shard.py": b"4"}
     assert found.remarks == [
         "there are 2 labkit/dp.py in it: labkit/dp.py was taken",
         "labkit/pipe.py was changed after labkit submit had packed it",
-        "labkit/shard.py is not in it",
+        "labkit/shard.py was changed after labkit submit had packed it",
     ]
 
 

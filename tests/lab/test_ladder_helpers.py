@@ -74,3 +74,11 @@ def test_the_ops_that_hand_over_a_collective_are_in_the_table_however_quick_they
     names = ladder.top_ops(ops, n=2).index.tolist()
     assert [name for name in ("op 19", "op 18", "c10d") if not any(name in each for each in names)] == []
     assert len(names) == 3
+
+
+def test_a_copy_without_a_statement_runs_and_one_that_never_had_it_is_refused(tmp_path):
+    file = tmp_path / "a.py"
+    file.write_text("print('kept')\nprint('gone')\n")
+    assert ladder.on_ranks_without("print('gone')", file) == "kept\n"
+    with pytest.raises(ValueError, match="0 times, expected once"):
+        ladder.on_ranks_without("print('other')", file)

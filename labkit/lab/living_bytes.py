@@ -1,0 +1,96 @@
+"""Count the bytes that live on a rank at every moment of training, by what they are for.
+
+with living_bytes(model, optimizer) as counted:
+    ...                                   # steps of training
+counted.moments                           # a row for each moment
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pandas as pd
+import torch
+
+KINDS = ["parameters", "gradients", "optimizer state", "activations"]
+
+
+class LivingBytes:
+    """Counts storages of parameters, gradients, optimizer state, and what autograd has saved.
+
+    A storage counts once, however many tensors look at it; among the activations, one of a
+    parameter does not count. Of a :class:`labkit.shard.ShardedModel` its shards are parameters, and
+    so is what it has gathered. What an operation needs for a moment, and what travels, is left out.
+    A moment is when autograd saves a tensor, when a gradient is complete, after the optimizer's
+    step, and at the end of the step that it belongs to.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer):
+        self._parameters, self._optimizer = [*model.parameters()], optimizer
+        self._gathered = [each for unit in getattr(model, "units", ()) for each in (unit.shard, unit.full)]
+        self._saved: weakref.WeakSet[_Saved] = weakref.WeakSet()
+        self._moments: list[list[Any]] = []
+
+    @property
+    def moments(self) -> pd.DataFrame:
+        """Return a row for each moment: its ``phase``, and bytes for each of KINDS.
+
+        The index is a place in the course of events: each phase is one unit long, so forward goes
+        from 0 to 1, backward to 2, the optimizer stands at 2, and the next step begins at 3.
+        """
+        table = pd.DataFrame(self._moments, columns=["phase", *KINDS])
+        number = (table.phase != table.phase.shift()).cumsum() - 1
+        of_phase = table.groupby(number).phase
+        return table.set_axis(number + of_phase.cumcount() / of_phase.transform("size"))
+
+    def note(self, phase: str) -> None:
+        """Add a row: what lives now."""
+        own = _storages([*self._parameters, *self._gathered])
+        states = (value for state in self._optimizer.state.values() for value in state.values())
+        of_kinds = [
+            own,
+            _storages(parameter.grad for parameter in self._parameters),
+            _storages(states),
+            _storages(saved.tensor for saved in self._saved) - own,
+        ]
+        self._moments.append([phase, *(sum(n_bytes for _, n_bytes in storages) for storages in of_kinds)])
+
+    def save(self, tensor: torch.Tensor) -> _Saved:
+        """Be autograd's hook for a tensor that it saves."""
+        if self._moments and self._moments[-1][0] == "optimizer":
+            self.note("optimizer")  # the last step's end, without the gradients that it has let go
+        saved = _Saved(tensor)
+        self._saved.add(saved)
+        self.note("forward")
+        return saved
+
+
+class _Saved:
+    """A tensor for as long as autograd keeps it."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self.tensor = tensor
+
+
+def _storages(tensors: Iterable[Any]) -> set[tuple[int, int]]:
+    storages = [tensor.untyped_storage() for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    return {(storage.data_ptr(), storage.nbytes()) for storage in storages}
+
+
+@contextlib.contextmanager
+def living_bytes(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[LivingBytes]:
+    """Count what lives while the block trains ``model``, with ``optimizer`` alone."""
+    counted = LivingBytes(model, optimizer)
+    hooks = [
+        parameter.register_post_accumulate_grad_hook(lambda _: counted.note("backward"))
+        for parameter in model.parameters()
+    ]
+    hooks.append(optimizer.register_step_post_hook(lambda *_: counted.note("optimizer")))
+    with torch.autograd.graph.saved_tensors_hooks(counted.save, lambda saved: saved.tensor):
+        yield counted
+    counted.note("optimizer")
+    for hook in hooks:
+        hook.remove()

@@ -1,0 +1,43 @@
+"""living_bytes: what lives in a step, by closed forms."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from labkit.lab.living_bytes import KINDS, living_bytes
+
+WIDTH, LAYERS, ROWS = 6, 3, 5
+WEIGHTS = 4 * LAYERS * (WIDTH * WIDTH + WIDTH)  # bytes
+OF_A_LAYER = 4 * ROWS * WIDTH
+
+
+def counted_steps():
+    model = nn.Sequential(*(layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())))
+    optimizer = torch.optim.AdamW(model.parameters())
+    with living_bytes(model, optimizer) as counted:
+        for _ in range(2):
+            model(torch.ones(ROWS, WIDTH)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return counted.moments
+
+
+def test_bytes_are_those_of_the_tensors_and_each_storage_counts_once():
+    moments = counted_steps()
+    state = 2 * WEIGHTS + 4 * 2 * LAYERS  # two averages, and a count of steps for each weight and bias
+    for step in (0, 3):
+        forward, backward = moments.loc[step : step + 0.999], moments.loc[step + 1 : step + 1.999]
+        kept = state if step else 0
+        # the rows, and what each ReLU gives: kept for the ReLU and for the next layer
+        assert forward[KINDS].iloc[-1].tolist() == [WEIGHTS, 0, kept, (LAYERS + 1) * OF_A_LAYER]
+        assert backward[KINDS].iloc[-1].tolist() == [WEIGHTS, WEIGHTS, kept, 0]
+        assert moments.loc[step + 2, KINDS].tolist() == [WEIGHTS, WEIGHTS, state, 0]
+        assert moments.loc[step + 2.5, KINDS].tolist() == [WEIGHTS, 0, state, 0]
+
+
+def test_each_phase_is_one_unit_long():
+    moments = counted_steps()
+    first = moments.phase[moments.index == moments.index.astype(int)]
+    assert first.to_dict() == {n: phase for n, phase in enumerate(["forward", "backward", "optimizer"] * 2)}
+    assert moments.index.is_monotonic_increasing and moments.index.max() == 5.5
