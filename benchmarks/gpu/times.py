@@ -281,7 +281,7 @@ def without_magics(source):
 
 @pytest.mark.parametrize(
     ("name", "texts"),
-    [("05_gradient_sync", ["def all_reduce_s(", "fit = cost.fit_link("])],
+    [("05_gradient_sync", ["fit = cost.fit_link("])],
 )
 def test_the_link_that_a_notebook_fits_has_a_latency_and_a_bandwidth(name, texts, rig, measured):
     notebook = Notebook(name, rig)

@@ -36,8 +36,8 @@ def skip(model: torch.nn.Module) -> None:
 
 
 def small_gpt2(corpus: Corpus) -> Any:
-    """Return the model that notebook 03 trains, on this rank's device."""
-    return gpt2("nano", vocab_size=corpus.vocab_size, n_positions=128).to(device())
+    """Return the model that notebook 03 trains."""
+    return gpt2("nano", vocab_size=corpus.vocab_size, n_positions=128)
 
 
 def in_turns(step: Step, ways: Mapping[str, Way], corpus: Corpus, rounds: int = 11) -> ScalingTurns:
@@ -53,7 +53,7 @@ def in_turns(step: Step, ways: Mapping[str, Way], corpus: Corpus, rounds: int = 
 def _take_turns(step: Step, ways: Sequence[Way], corpus: Corpus, rounds: int) -> None:
     rank, asleep, trained = dist.get_rank(), dist.new_group(backend="gloo"), []
     for way in ways:
-        model = small_gpt2(corpus)
+        model = small_gpt2(corpus).to(device())
         trained.append((way, model, torch.optim.AdamW(model.parameters(), lr=1e-3)))
     most = max(devices * rows for devices, rows, _ in ways)
     for number, (way, model, optimizer) in enumerate(trained * rounds):
