@@ -194,15 +194,18 @@ def ratios(
 
 def losses_and_accuracy(*turns: SyncTurns) -> MeasuredTable:
     """Return the first losses and the accuracy after each epoch, and below the published ones."""
+    n_epochs = min(len(each.accuracy[way]) for each in turns for way in each.ways)
     rows = {
-        way: [*map(loss, each.losses[way][:5]), *(measured(share, width=6) for share in each.accuracy[way])]
+        way: [*map(loss, each.losses[way][:5]), *(measured(share, width=6) for share in each.accuracy[way][:n_epochs])]
         for each in turns
         for way in each.ways
     }
     for name, accuracy in RTE_ACCURACY.items():
         losses = RTE_LOSSES.get(name, [None] * 5)
-        rows[f"published, on RTE: {name}"] = ["" if each is None else f"{each:.3f}" for each in (*losses, *accuracy)]
-    columns = [f"loss {i}" for i in range(1, 6)] + [f"accuracy {i}" for i in range(1, 4)]
+        rows[f"published, on RTE: {name}"] = [
+            "" if each is None else f"{each:.3f}" for each in (*losses, *accuracy[:n_epochs])
+        ]
+    columns = [f"loss {i}" for i in range(1, 6)] + [f"accuracy {i}" for i in range(1, n_epochs + 1)]
     return MeasuredTable(rows, index=columns).T
 
 
