@@ -5,10 +5,13 @@ Arithmetic only: nothing is measured here, and nothing of it depends on the mach
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import pandas as pd
+
+from labkit.base.checks import check_counts
 
 CONTEXT = 2048  # tokens in a GPT-3 sequence
 VOCABULARY = 50257
@@ -111,61 +114,112 @@ def memory_table(flash_attention: bool = True) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def gib_per_gpu(n_gpus: int = 1, sharded: bool = False, flash_attention: bool = True) -> pd.Series:
-    """Return how many GiB each of ``n_gpus`` has to keep, for each GPT-3 size by its name.
+@dataclass(frozen=True)
+class Plan:
+    """How a training is shared out over ``data * tensor * pipeline`` devices, and what is kept.
 
-    Under DDP every GPU has a copy of all but the activations, so more GPUs do not help. Sharded
-    (ZeRO stage 3, FSDP) each has an equal part of it. Activations are each GPU's own, of one
-    sequence. What is gathered and buffered for a moment comes on top.
+    - ``data``: that many have rows of their own. From ``zero_stage`` 1 on they share out the
+      optimizer's state, from 2 the gradients, from 3 the weights (ZeRO; FSDP is 3).
+    - ``tensor``: that many share out each layer's matrices, as Megatron-LM does.
+    - ``pipeline``: that many have layers of their own, with ``micro_batches`` of ``sequences`` each
+      in a step, in the order of ``schedule``, "1F1B" or "GPipe".
+    - ``recompute``: which activations the backward pass makes anew instead of keeping them:
+      "nothing", "attention" (its matrices: FlashAttention) or "all" (but each layer's input).
+    - ``precision``: "mixed", 2 + 2 + 12 bytes a parameter, or "float32", 4 + 4 + 8.
+
+    Raises ValueError for anything else.
     """
-    table = memory_table(flash_attention).set_index("model")
-    states = table.total - table.activations
-    return states / (n_gpus if sharded else 1) + table.activations
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    zero_stage: int = 0
+    micro_batches: int = 1
+    sequences: int = 1
+    schedule: str = "1F1B"
+    recompute: str = "attention"
+    precision: str = "mixed"
+
+    def __post_init__(self) -> None:
+        check_counts(
+            data=self.data,
+            tensor=self.tensor,
+            pipeline=self.pipeline,
+            micro_batches=self.micro_batches,
+            sequences=self.sequences,
+        )
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, expected one of {', '.join(map(str, known))}")
+
+    @property
+    def devices(self) -> int:
+        """How many devices it takes."""
+        return self.data * self.tensor * self.pipeline
 
 
-def fit_table(flash_attention: bool = True) -> pd.DataFrame:
-    """Return whether each GPT-3 size trains on each GPU, and on eight H100: as DDP, and sharded."""
-    places = {name: (gpu, gib_per_gpu(flash_attention=flash_attention)) for name, gpu in GPUS.items()}
-    for way, sharded in (("DDP", False), ("sharded", True)):
-        places[f"8 × H100, {way}"] = GPUS["H100"], gib_per_gpu(8, sharded, flash_attention)
-    return pd.DataFrame({place: needed.le(gpu.memory_gib) for place, (gpu, needed) in places.items()})
-
-
-# Where a model's two halves may be: for each rank the stages that it keeps.
-PLACEMENTS: dict[str, list[tuple[int, ...]]] = {
-    "one process": [(0, 1)],
-    "data parallel": [(0, 1)] * 2,
-    "pipeline": [(0,), (1,)],
-    "both, 2 × 2": [(0,), (1,)] * 2,
+_CHOICES: dict[str, tuple[object, ...]] = {
+    "zero_stage": (0, 1, 2, 3),
+    "schedule": ("1F1B", "GPipe"),
+    "recompute": ("nothing", "attention", "all"),
+    "precision": ("mixed", "float32"),
 }
 
 
-def placement_table(model: str = "1.3B") -> pd.DataFrame:
-    """Return what the fullest rank keeps of a GPT-3, for each placement: a row per part.
+def parameters_of_first_stage(size: Size, plan: Plan) -> int:
+    """Count the parameters of a device of the first stage, which has the most: embeddings, layers.
 
-    Columns: ``placement``, ``ranks``, ``part`` ("weights", "gradients", "optimizer state"), ``GiB``
-    in the rank that keeps most. A stage is half of the layers; both embeddings come before the
-    first, the last norm and the output layer after the last. Where a rank keeps both stages, the
-    output layer is the token embedding; in a pipeline the last stage keeps a copy.
-
-    Raises ValueError for an unknown size.
+    Of a layer's 12 width² + 13 width, matrices and the biases of their outputs are shared out by
+    ``tensor``; norms and the biases after a sum, 6 width, are not. Of the embeddings the tokens'
+    are. Where layers do not divide by the stages, the first has one more.
     """
-    sizes = {size.name: size for size in GPT3_SIZES}
-    if model not in sizes:
-        raise ValueError(f"model is {model!r}, expected one of {', '.join(sizes)}")
-    size, parts = sizes[model], {"weights": WEIGHT_BYTES, "gradients": GRADIENT_BYTES, "optimizer state": ADAM_BYTES}
-    whole, last_norm = parameters(size.layers, size.width), 2 * size.width
-    first = parameters(size.layers // 2, size.width) - last_norm
-    stages = [first, whole - first + VOCABULARY * size.width]
-    kept = {
-        name: max(whole if len(own) == 2 else stages[own[0]] for own in by_rank) for name, by_rank in PLACEMENTS.items()
-    }
-    rows = [
-        (name, len(PLACEMENTS[name]), part, n * n_bytes / GIB)
-        for name, n in kept.items()
-        for part, n_bytes in parts.items()
-    ]
-    return pd.DataFrame(rows, columns=["placement", "ranks", "part", "GiB"])
+    layer = -(-(12 * size.width**2 + 7 * size.width) // plan.tensor) + 6 * size.width
+    last_norm = 2 * size.width if plan.pipeline == 1 else 0
+    embeddings = -(-VOCABULARY // plan.tensor) * size.width + CONTEXT * size.width
+    return -(-size.layers // plan.pipeline) * layer + embeddings + last_norm
+
+
+def gib_per_device(size: Size, plan: Plan = Plan()) -> pd.Series:  # it cannot change
+    """Return the GiB that a device of the first stage keeps, by what they are for, and ``total``.
+
+    Activations are those of the micro-batches that the stage has begun and not ended: with 1F1B as
+    many as there are stages, with GPipe all. A layer keeps context · sequences · width times
+    10 + 24/tensor + 5 · heads · context / (width · tensor) bytes, the last term only if nothing is
+    recomputed, or 2 if all is: Korthikanti et al. 2022, arXiv 2205.05198, equations 1 and 2 and
+    section 5. In float32 they take twice as much. What is gathered and buffered for a moment comes
+    on top.
+    """
+    n = parameters_of_first_stage(size, plan)
+    bytes_each = (WEIGHT_BYTES, GRADIENT_BYTES, ADAM_BYTES) if plan.precision == "mixed" else (4, 4, MOMENT_BYTES)
+    shared = [plan.data if plan.zero_stage >= stage else 1 for stage in (3, 2, 1)]
+    kept = [n * n_bytes / n_sharers for n_bytes, n_sharers in zip(bytes_each, shared, strict=True)]
+    per_number = 2.0
+    if plan.recompute != "all":
+        per_number = 10 + 24 / plan.tensor
+    if plan.recompute == "nothing":
+        per_number += 5 * size.heads * CONTEXT / (size.width * plan.tensor)
+    in_flight = plan.micro_batches if plan.schedule == "GPipe" else min(plan.micro_batches, plan.pipeline)
+    layers = -(-size.layers // plan.pipeline) * in_flight
+    twice = 1 if plan.precision == "mixed" else 2
+    kept.append(twice * layers * CONTEXT * plan.sequences * size.width * per_number)
+    gib = pd.Series(kept, ["weights", "gradients", "optimizer state", "activations"]) / GIB
+    return pd.concat([gib, pd.Series({"total": gib.sum()})])
+
+
+PLACES = {name: (name, Plan()) for name in GPUS} | {
+    "8 × H100, DDP": ("H100", Plan(data=8)),
+    "8 × H100, sharded": ("H100", Plan(data=8, zero_stage=3)),
+}
+
+
+def fit_table(places: Mapping[str, tuple[str, Plan]] = PLACES) -> pd.DataFrame:
+    """Return whether each GPT-3 size trains at each place: a GPU's name, and a plan for so many."""
+    return pd.DataFrame(
+        {
+            place: {size.name: gib_per_device(size, plan)["total"] <= GPUS[gpu].memory_gib for size in GPT3_SIZES}
+            for place, (gpu, plan) in places.items()
+        }
+    )
 
 
 def training_flops(n_parameters: float, n_tokens: float = TRAINING_TOKENS) -> float:

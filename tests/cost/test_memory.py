@@ -37,11 +37,61 @@ def test_ddp_fits_no_more_on_eight_gpus_than_on_one_and_sharding_does():
     assert not fits.loc["175B"].any()
 
 
-def test_sharding_follows_the_example_of_the_paper():
-    """ZeRO, figure 1: 7.5 billion parameters on 64 GPUs take 120 GB each by DDP, 1.9 GB sharded."""
-    activations = memory.memory_table().set_index("model").activations
-    copy, part = (memory.gib_per_gpu(64, sharded) - activations for sharded in (False, True))
-    assert (copy / part).to_list() == pytest.approx([120 / 1.875] * len(memory.GPT3_SIZES))
+def without_activations(plan, size=memory.GPT3_SIZES[3]):
+    return memory.gib_per_device(size, plan).drop(["activations", "total"]).sum()
+
+
+def test_the_three_stages_of_zero_follow_the_example_of_the_paper():
+    """ZeRO, figure 1: 7.5 billion parameters on 64 GPUs take 120 GB each, 31.4, 16.6 and 1.9 GB."""
+    each = [without_activations(memory.Plan(data=64, zero_stage=stage)) for stage in range(4)]
+    assert [120 * gib / each[0] for gib in each] == pytest.approx([120, 31.4, 16.6, 1.88], rel=0.003)
+
+
+@pytest.mark.parametrize("size", memory.GPT3_SIZES, ids=lambda size: size.name)
+def test_one_device_keeps_what_the_table_of_sizes_says(size):
+    row = memory.memory_table().set_index("model").loc[size.name]
+    assert memory.gib_per_device(size)["total"] == pytest.approx(row.total)
+    everything = memory.gib_per_device(size, memory.Plan(recompute="nothing"))["activations"]
+    assert everything == pytest.approx(memory.memory_table(False).set_index("model").activations[size.name])
+
+
+def test_recomputing_and_sharing_out_layers_leave_of_activations_what_the_paper_says():
+    """Korthikanti et al., sections 4 and 5: 34 + 5as/h bytes a number, 10 + 24/t + 5as/(ht) on t
+    devices, 2 if all is recomputed. 1F1B keeps as many micro-batches as there are stages."""
+    size = memory.GPT3_SIZES[-1]
+
+    def per_number(**plan):
+        kept = memory.gib_per_device(size, memory.Plan(**plan))["activations"]
+        return kept * 2**30 / (size.layers * 2048 * size.width)
+
+    assert per_number(recompute="nothing") == pytest.approx(34 + 80)
+    assert per_number(recompute="nothing", tensor=8) == pytest.approx(10 + 3 + 10)
+    assert per_number(recompute="all", tensor=8) == pytest.approx(2)
+    assert per_number(pipeline=8, micro_batches=64) == pytest.approx(34)
+    assert per_number(pipeline=8, micro_batches=64, schedule="GPipe") == pytest.approx(8 * 34)
+    assert per_number(sequences=3, precision="float32") == pytest.approx(6 * 34)
+
+
+def test_tensor_and_pipeline_leave_a_share_of_the_parameters_and_more():
+    size = memory.GPT3_SIZES[-1]
+    whole = without_activations(memory.Plan(), size)
+    for plan in (memory.Plan(tensor=8), memory.Plan(pipeline=8), memory.Plan(tensor=8, pipeline=8)):
+        assert 1 <= without_activations(plan, size) * plan.devices / whole < 1.05
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"data": 0}, "data"),
+        ({"zero_stage": 4}, "zero_stage is 4, expected one of 0, 1, 2, 3"),
+        ({"schedule": "1f1b"}, "schedule is '1f1b', expected one of 1F1B, GPipe"),
+        ({"recompute": "everything"}, "expected one of nothing, attention, all"),
+        ({"precision": "bf16"}, "expected one of mixed, float32"),
+    ],
+)
+def test_a_plan_that_nobody_can_carry_out_is_refused(fields, says):
+    with pytest.raises(ValueError, match=says):
+        memory.Plan(**fields)
 
 
 # --- how long it takes ----------------------------------------------------------------------------
@@ -61,22 +111,3 @@ def test_days_agree_with_those_that_megatron_states_for_gpt3():
     """
     days = memory.training_s(175e9, 1024, memory.GPUS["A100"], utilisation=140e12 / 312e12) / memory.DAY_S
     assert days * 8 / 6 == pytest.approx(34, rel=0.01)
-
-
-# --- where its halves are -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", memory.GPT3_SIZES, ids=lambda size: size.name)
-def test_data_parallel_saves_nothing_and_a_pipeline_half_but_for_its_copy_of_the_output_layer(size):
-    whole, copy = memory.parameters(size.layers, size.width), memory.VOCABULARY * size.width
-    gib = memory.placement_table(size.name).groupby("placement")["GiB"].sum()
-    everything = 16 * whole / 2**30
-    assert gib["one process"] == gib["data parallel"] == pytest.approx(everything)
-    assert gib["pipeline"] == gib["both, 2 × 2"]
-    half = (whole + copy) / 2 * 16 / 2**30
-    assert half <= gib["pipeline"] < 0.75 * everything
-
-
-def test_a_size_that_gpt3_did_not_come_in_is_refused_with_those_that_it_did():
-    with pytest.raises(ValueError, match="'2B', expected one of 125M"):
-        memory.placement_table("2B")
