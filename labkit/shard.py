@@ -179,7 +179,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 "full_state_dict() instead, which can be loaded at any world size"
             )
         owners = [self.owners[parameter] for parameter in self._parameters()]
-        own = {number: state for number, state in state_dict["state"].items() if owners[number] == rank}
+        own = {n: state for n, state in state_dict["state"].items() if n < len(owners) and owners[n] == rank}
         super().load_state_dict(state_dict | {"state": own})
         assert self.local is not None
         self.local.state = self.state
@@ -199,24 +199,28 @@ class ShardedModel(torch.nn.Module):
 
     Arguments:
 
-    - ``module``: the model, whose parameters and buffers are taken from rank 0. As ``.module`` it
+    - ``module``: the whole model, which each rank has built, on the device and in the dtype to
+      train in. Its parameters and buffers are taken from rank 0. As ``.module`` it
       has the names that it had; in a layer of ``units`` a parameter is now this rank's piece, 1-D.
     - ``shard``: a class of modules, or several. Each outermost layer of these is a
       :class:`~labkit.parallel.unit.Unit`; layers that share a parameter are one. All other
       parameters are ``replicated``: on every rank, with averaged gradients.
-    - ``compute_dtype``: weights are cast to it before they travel, and the inputs of their layers.
-      Pieces, their gradients and so the optimizer keep the dtype that they had.
+    - ``compute_dtype``: weights are cast to it before they travel, and the inputs of their layers;
+      outputs stay in it. Pieces, their gradients and so the optimizer keep the dtype that they had.
 
     A step sends a unit's parameters twice and its gradients once, each (N−1)/N of their bytes from
-    each rank. Gradients add up, as ever, until they are set to None or zero.
+    each rank; with gloo the gradients count twice, as its reduce_scatter is an all_reduce.
+    Gradients add up, as ever, until they are set to None or zero.
 
     Raises ValueError where ranks have different models, for a model without a layer to shard, and
-    where layers outside need a unit's parameters; TypeError for a ``shard`` that is no class.
+    where layers outside need a unit's parameters; TypeError for a ``shard`` that is not a class.
 
     Caveats: all ranks use the same layers, in the same order. The optimizer comes after this: one
     that has taken steps before has state for whole parameters. It sees 1-D pieces, which suits
     those that treat each number by itself, such as SGD and AdamW. A parameter that is used but not
-    by its own layer's forward pass is found as a piece.
+    by its own layer's forward pass is found as a piece. So ``clip_grad_norm_`` takes the norm of
+    this rank's pieces: each rank would scale by another factor, and replicated parameters drift
+    apart. A replicated parameter that no rank uses gets a gradient of zero, as in dp.7.
 
     After Rajbhandari et al. 2020, ZeRO, arXiv 1910.02054: stage 3; Zhao et al. 2023, PyTorch FSDP,
     arXiv 2304.11277.
@@ -321,6 +325,18 @@ class ShardedModel(torch.nn.Module):
         for unit in self.units:
             whole |= unit.gather_parameters()
         return whole
+
+    def _apply(self, fn: Any, recurse: bool = True) -> ShardedModel:
+        """Refuse to move or convert the model: ``to()``, ``cuda()``, ``half()`` come before it is
+        sharded."""
+        for unit in self.units:
+            now, then = unit.shard, fn(unit.shard)
+            if (now.dtype, now.device) != (then.dtype, then.device):
+                raise RuntimeError(
+                    f"this model is sharded, in {now.dtype} on {now.device}, and cannot become {then.dtype} on {then.device}: "
+                    "move or convert the plain model, and shard that"
+                )
+        return self
 
     def _send(self, unit: Unit) -> None:
         """Have a unit's gradients leave, now that all are there, and let it go."""

@@ -43,6 +43,30 @@ class Checkpointed(Layers):
         return checkpoint(super().forward, x, use_reentrant=False)
 
 
+class Block(nn.Module):
+    """Two layers that are to be one unit, with an input that is given by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, *, x):
+        return {"y": self.second(self.first(x).tanh())}
+
+
+class CheckpointedBlocks(nn.Module):
+    """Blocks whose forward pass is run again in the backward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + checkpoint(block, x=x, use_reentrant=False)["y"]
+        return x
+
+
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()
@@ -132,6 +156,7 @@ def assert_learned_alike(values, kind, plan="a pass a step"):
         (Layers, None),
         (Layers, (nn.Linear, nn.LayerNorm)),
         (Checkpointed, None),
+        (CheckpointedBlocks, (Block,)),
         (Tied, None),
         (Transformer, None),
         (Transformer, "blocks"),
@@ -283,6 +308,39 @@ def test_other_units_on_another_rank_and_calls_in_the_wrong_order_are_refused(tw
     for said in two.run(errors).values:
         for found, right in zip(said, ["rank 1 has different units from rank 0", *WRONG_ORDERS.values()], strict=True):
             assert right in found
+
+
+class Opaque(nn.Module):
+    """A layer that returns its tensor in something that nobody can look into."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        answer = Exception()
+        answer.y = self.linear(x)
+        return answer
+
+
+def moves_and_hides():
+    model, said = shard.ShardedModel(made(Stack)), []
+    assert model.to("cpu") is model  # nothing changes
+    for wrong in (
+        model.half,
+        model.to(torch.float64).float,
+        lambda: shard.ShardedModel(Opaque(), Opaque)(torch.ones(4)),
+    ):
+        with pytest.raises((RuntimeError, TypeError)) as error:
+            wrong()
+        said.append(str(error.value))
+    return said
+
+
+def test_a_model_that_is_converted_later_and_a_layer_whose_output_hides_are_refused(two):
+    for half, single, opaque in two.run(moves_and_hides).values:
+        assert "sharded, in torch.float64 on cpu, and cannot become torch.float16" in half and "torch.float32" in single
+        assert "Opaque returned a Exception, in which no tensor was found" in opaque
 
 
 def with_an_optimizer_of_before():

@@ -33,7 +33,9 @@ class Unit:
 
     ``shard`` is 1-D, in the parameters' dtype. ``full`` is the row, N times as long, in the dtype
     to compute in; its memory comes and goes. ``missing`` holds the numbers of those parameters
-    whose gradient is not ready in this backward pass.
+    whose gradient is not ready in this backward pass. ``in_backward`` is True from when the
+    backward pass has gathered it until its gradients leave: a forward pass that is run again
+    meanwhile, by a checkpoint, does not let it go.
     """
 
     def __init__(self, number: int, layers: dict[str, nn.Module], compute_dtype: torch.dtype | None):
@@ -61,6 +63,7 @@ class Unit:
     def reset(self) -> None:
         """Begin a backward pass: every gradient is missing."""
         self.missing = {i for i, parameter in enumerate(self.parameters) if parameter.requires_grad}
+        self.in_backward = False
 
     def use_full(self) -> None:
         """Have each parameter show its part of ``full``, in its own shape, with no gradient yet."""
@@ -167,7 +170,7 @@ class _TimedWork(NamedTuple):
 
 
 def gradients_of(parameters: Sequence[nn.Parameter]) -> list[torch.Tensor]:
-    """Return their gradients; those that are not used in this step get zeros, as on other ranks."""
+    """Return their gradients. One that this rank has not used gets zeros: another may have."""
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
@@ -272,7 +275,7 @@ def listen(units: Sequence[Unit], replicated: Sequence[nn.Parameter], hooks: Hoo
     """Have the layers and autograd call ``hooks``."""
     for unit in units:
         for layer in unit.layers.values():
-            layer.register_forward_pre_hook(partial(_before_forward, unit, hooks))
+            layer.register_forward_pre_hook(partial(_before_forward, unit, hooks), with_kwargs=True)
             layer.register_forward_hook(partial(_after_forward, unit, hooks), always_call=True)
         for position in unit.missing:
             hook = partial(_is_ready, unit, position, hooks)
@@ -281,7 +284,8 @@ def listen(units: Sequence[Unit], replicated: Sequence[nn.Parameter], hooks: Hoo
         parameter.register_post_accumulate_grad_hook(lambda _: hooks.ran())
 
 
-def _before_forward(unit: Unit, hooks: Hooks, layer: nn.Module, inputs: Any) -> Any:
+def _before_forward(unit: Unit, hooks: Hooks, layer: nn.Module, *inputs: Any) -> Any:
+    """Gather before ``layer(*args, **options)``; ``inputs`` are the two, args and options."""
     _need(unit, hooks)
     tracked = [x for x in _tensors(inputs) if x.requires_grad and torch.is_grad_enabled()]
     if (
@@ -294,10 +298,22 @@ def _before_forward(unit: Unit, hooks: Hooks, layer: nn.Module, inputs: Any) -> 
 
 
 def _after_forward(unit: Unit, hooks: Hooks, layer: nn.Module, inputs: Any, outputs: Any) -> None:
-    hooks.let_go(unit)
-    for y in _tensors(outputs):
+    if not unit.in_backward:
+        hooks.let_go(unit)
+    found = _tensors(outputs)
+    if outputs is not None and not found and torch.is_grad_enabled():
+        raise TypeError(
+            f"{type(layer).__name__} returned a {type(outputs).__name__}, in which no tensor was found, so its weights would "
+            "not be there in the backward pass: have it return tensors, in tuples, lists or dicts, or shard another layer"
+        )
+    for y in found:
         if y.requires_grad:
-            y.register_hook(lambda _: _need(unit, hooks))  # called before the layer's backward pass
+            y.register_hook(lambda _: _backward_begins(unit, hooks))  # called before the layer's backward pass
+
+
+def _backward_begins(unit: Unit, hooks: Hooks) -> None:
+    _need(unit, hooks)
+    unit.in_backward = True
 
 
 def _need(unit: Unit, hooks: Hooks) -> None:
@@ -307,6 +323,7 @@ def _need(unit: Unit, hooks: Hooks) -> None:
 
 
 def _let_go(unit: Unit, hooks: Hooks, _: Sequence[torch.Tensor | None]) -> None:
+    unit.in_backward = False
     hooks.let_go(unit)
 
 

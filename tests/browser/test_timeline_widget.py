@@ -61,11 +61,16 @@ def in_sight(page: Page) -> tuple[float, float]:
 
 
 def pixel_of(page: Page, time_s: float, rank: int) -> tuple[float, float]:
-    """Return where on the page the picture has this time of this rank."""
+    """Return where the page has this time of this rank, once its layout is at rest."""
     x, y = page.evaluate(
-        """([time, rank]) => {
+        """async ([time, rank]) => {
             const { layout, viewport, canvas, scene } = document.querySelector(".labkit-timeline").timeline;
-            canvas.scrollIntoView({ block: "center" });
+            let before = null;
+            do {
+                before = canvas.getBoundingClientRect();
+                canvas.scrollIntoView({ block: "center" });
+                for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame);
+            } while (["x", "y", "width", "height"].some((side) => before[side] !== canvas.getBoundingClientRect()[side]));
             const { x, y } = canvas.getBoundingClientRect();
             const [at] = scene.panels[0].rows.find(([, text]) => text === `rank ${rank}`);
             const { rowsTop } = layout.panels[0];
