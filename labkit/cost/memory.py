@@ -219,7 +219,7 @@ def fit_table(places: Mapping[str, tuple[str, Plan]] = PLACES) -> pd.DataFrame:
             place: {size.name: gib_per_device(size, plan)["total"] <= GPUS[gpu].memory_gib for size in GPT3_SIZES}
             for place, (gpu, plan) in places.items()
         }
-    )
+    ).rename_axis("model")
 
 
 def training_flops(n_parameters: float, n_tokens: float = TRAINING_TOKENS) -> float:

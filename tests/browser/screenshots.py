@@ -50,6 +50,7 @@ USES = {  # keys that are pressed in its last picture
 
 def photograph(lab: Lab, name: str) -> None:
     with lab.notebook([CELLS[name]]) as page:
+        page.set_viewport_size({"width": 1280, "height": 2000})  # room for the tallest, above JupyterLab's status bar
         page.wait_for_selector(".labkit-timeline[data-drawn]", timeout=60_000)
         stage = page.locator(".lk-stage").last
         stage.focus()
