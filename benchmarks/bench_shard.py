@@ -103,9 +103,9 @@ def timed(steps: dict[str, Callable[[], object]], count: int) -> dict[str, list[
 
 def row(name: str, optimizer: str, values: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the ratios: a pair is done when the slower rank is; CPU time is that of all ranks."""
-    of_ranks = {who: [*zip(*(value[who] for value in values), strict=True)] for who in ("torch", "labkit")}
-    torch_s, ours_s = ([max(s for s, _ in ranks) for ranks in of_ranks[who]] for who in ("torch", "labkit"))
-    torch_cpu, ours_cpu = ([sum(cpu for _, cpu in ranks) for ranks in of_ranks[who]] for who in ("torch", "labkit"))
+    of_ranks = {way: [*zip(*(value[way] for value in values), strict=True)] for way in ("torch", "labkit")}
+    torch_s, ours_s = ([max(s for s, _ in ranks) for ranks in of_ranks[way]] for way in ("torch", "labkit"))
+    torch_cpu, ours_cpu = ([sum(cpu for _, cpu in ranks) for ranks in of_ranks[way]] for way in ("torch", "labkit"))
     low, middle, high = statistics.quantiles([ours / other for ours, other in zip(ours_s, torch_s, strict=True)], n=4)
     cpu = statistics.median(ours / other for ours, other in zip(ours_cpu, torch_cpu, strict=True))
     found = {"model": name, "optimizer": optimizer, "same weights": all(value["same"] for value in values)}

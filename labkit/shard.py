@@ -23,7 +23,6 @@ from labkit.parallel.shard import (
     check_same_parameters,
     on_cpu,
     sum_over_ranks,
-    take_from_first_rank,
 )
 from labkit.parallel.unit import (
     Hooks,
@@ -200,8 +199,8 @@ class ShardedModel(torch.nn.Module):
     Arguments:
 
     - ``module``: the whole model, which each rank has built, on the device and in the dtype to
-      train in. Its parameters and buffers are taken from rank 0. As ``.module`` it
-      has the names that it had; in a layer of ``units`` a parameter is now this rank's piece, 1-D.
+      train in. Its parameters and buffers are taken from rank 0. As ``.module`` it has the names
+      that it had; in a layer of ``units`` a parameter is now this rank's piece, 1-D.
     - ``shard``: a class of modules, or several. Each outermost layer of these is a
       :class:`~labkit.parallel.unit.Unit`; layers that share a parameter are one. All other
       parameters are ``replicated``: on every rank, with averaged gradients.
@@ -415,7 +414,8 @@ class ColumnParallelLinear(torch.nn.Module):
         super().__init__()
         self.group = process_group
         check_linear(linear, self.group)
-        take_from_first_rank(linear, self.group)
+        for parameter in linear.parameters():
+            take_from_rank_0(parameter, self.group)
         rank, n_ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
         ### TODO shard.3 (5 minutes): Set self.weight to a Parameter, a copy of this rank's part of
         ### linear.weight, whose shape is (outputs, inputs). Likewise self.bias, which is None where
@@ -446,7 +446,8 @@ class RowParallelLinear(torch.nn.Module):
         super().__init__()
         self.group = process_group
         check_linear(linear, self.group)
-        take_from_first_rank(linear, self.group)
+        for parameter in linear.parameters():
+            take_from_rank_0(parameter, self.group)
         rank, n_ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
         ### TODO shard.3 (5 minutes): Set self.weight and self.bias. Which part of the weight do this
         ### rank's inputs need?

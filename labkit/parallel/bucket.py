@@ -135,10 +135,10 @@ def bf16_compress_hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
 
 
 @torch.no_grad()
-def take_from_rank_0(tensor: torch.Tensor) -> None:
-    """Replace a parameter or a buffer by rank 0's."""
+def take_from_rank_0(tensor: torch.Tensor, group: Any = None) -> None:
+    """Replace a parameter or a buffer by that of rank 0, of ``group``'s first rank."""
     contiguous = tensor.contiguous()
-    dist.broadcast(contiguous, src=0)
+    dist.broadcast(contiguous, group=group, group_src=0)
     if contiguous is not tensor:
         tensor.copy_(contiguous)
 

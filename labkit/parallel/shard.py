@@ -118,10 +118,3 @@ def check_linear(linear: Any, group: Any = None) -> None:
     for rank, form in enumerate(forms):
         if form != forms[0]:
             raise ValueError(f"rank {rank} has {form} and rank 0 {forms[0]}: build the same layer on every rank")
-
-
-@torch.no_grad()
-def take_from_first_rank(linear: torch.nn.Linear, group: Any = None) -> None:
-    """Replace weight and bias by those of the first rank of ``group``."""
-    for parameter in linear.parameters():
-        dist.broadcast(parameter.data, group_src=0, group=group)
