@@ -11,8 +11,13 @@ from labkit.schedule import validate
 @pytest.mark.parametrize(("name", "peak"), [("gpipe", 8), ("1f1b", 4), ("zb-h1", 4), ("zb-h2", 7), ("zb-v", 4)])
 def test_the_peak_in_print_is_that_of_the_paper(name, peak):
     timed = timed_schedule(state := parse(f"{name} n=4 m=8"), state.choice)
-    (found,) = metrics({"it": timed.simulate()}, cap=4).loc["peak activations, in micro-batches"]
+    (found,) = metrics([timed], cap=4).loc["peak activations, in micro-batches"]
     assert found == f"{peak} on rank 0, {'over' if peak > 4 else 'within'} the cap of 4"
+
+
+def test_with_equal_stages_and_no_hop_the_critical_path_computes_all_the_time_in_one_op_a_clock():
+    timed = timed_schedule(state := parse("gpipe n=4 m=8"), state.choice)
+    assert metrics([timed], cap=None).loc["critical path"].tolist() == ["22 ops, computing 100.0 % of the time"]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
