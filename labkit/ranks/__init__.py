@@ -25,6 +25,7 @@ What these share:
     thread_wait, hang  what it waits for; whether that can come
     frames             which lines of a stack are the reader's own
     run                what the reader gets of a run: values, spans, timings
+    cells              cells that live on ranks, and what becomes of a fault in one
     errors             what the reader sees of a failure
     rank_output, cell_output   what ranks print: reading it, showing it
 
