@@ -212,9 +212,6 @@ if sys.platform == "win32":
     raise ImportError("labkit.launch needs Linux or macOS; on Windows use WSL (see docs/platforms.md)")
 if in_notebook() and rank.current is None:
     server_handle.forks.start_ahead()  # it imports torch in the background, so the first cell need not wait
-    if rank.current is None:
-        from IPython.core.getipython import get_ipython
+    from labkit.ranks import magics  # here, because it needs IPython
 
-        from labkit.ranks import magics  # which needs IPython
-
-        magics.load(get_ipython(), _plan_ranks)
+    magics.load(_plan_ranks)

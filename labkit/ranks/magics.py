@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 from IPython.core.error import UsageError
+from IPython.core.getipython import get_ipython
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-from labkit.base.notebook import display
+from labkit.base.notebook import display, static
 from labkit.base.texts import listed
 from labkit.cost import links
 from labkit.ranks import cells
@@ -71,7 +72,7 @@ class RankMagics(Magics):
         options = vars(parse_argstring(self.ranks, line))
         match options.pop("words"):
             case []:
-                return self._there().status()
+                return _status_table(self._there().status())
             case [number] if re.fullmatch(r"[+-]?\d+", number):
                 return self._started(int(number), options)
             case ["stop"]:
@@ -120,23 +121,55 @@ class RankMagics(Magics):
         ranks = self._there()
         on = _numbers(line, ranks.world_size)
         source = f"%%ranks {line}\n{cell}"
+        ranks.autoreload = self._autoreload()
         try:
-            run, shown = ranks.run_cell(source, self.shell.compile.cache(source, self.shell.execution_count), on)
+            run, shown = ranks.run_cell(source, self.shell.compile.cache(source), on)
         except BaseException as error:
             _show(getattr(error, "shown", {}), ranks.world_size)
+            self._explain_name(error)
             raise
         _show(shown, ranks.world_size)
         if run.has_spans:
             display(run)
 
-    def rename_rivals(self, lines: list[str]) -> list[str]:
-        """Transform a cell for IPython: ``%%rank[0,1]`` and ``%%px`` become ``%%ranks``."""
+    def _autoreload(self) -> str:
+        """Return the mode of the notebook's ``%autoreload``."""
+        extension = self.shell.magics_manager.registry.get("AutoreloadMagics")
+        reloader = extension and extension._reloader
+        if not reloader or not reloader.enabled:
+            return "0"
+        return "3" if getattr(reloader, "autoload_obj", False) else "2" if reloader.check_all else "1"
+
+    def _explain_name(self, error: BaseException) -> None:
+        """Add to a NameError of a rank that the notebook has that name."""
+        found = re.search(r"raised NameError: name '(\w+)' is not defined", str(error))
+        if found and found[1] in self.shell.user_ns:
+            name = found[1]
+            error.add_note(
+                f"{name!r} is in the notebook, not on the ranks: define it in a %%ranks cell, or send it, "
+                f"with ranks = %ranks 4 at first and ranks.push({name}={name}) then."
+            )
+
+    def prepare(self, lines: list[str]) -> list[str]:
+        """Transform a cell for IPython: ``%%rank[0,1]`` and ``%%px`` become ``%%ranks``.
+
+        Raises SyntaxError for one that ranks could not run, as IPython does for its own cells.
+        """
         for i, line in enumerate(lines):
             if not line.startswith("%%"):  # above may stand other cell magics, such as %%needs
                 break
-            if (head := _HEAD.match(line)) and not self.shell.find_cell_magic(head[1]):
-                lines = [*lines[:i], f"%%ranks {head[2]}".rstrip() + "\n", *lines[i + 1 :]]
+            if not (head := _HEAD.match(line)):
+                continue
+            if head[1] != "ranks" and self.shell.find_cell_magic(head[1]):
+                break
+            source = "".join(lines)
+            body = "".join(lines[i + 1 :])
+            file = self.shell.compile.cache(source, self.shell.execution_count)
+            cells.check_syntax(body if body.startswith("%%") else "#\n" * (i + 1) + body, file)
+            return [*lines[:i], f"%%ranks {head[2]}".rstrip() + "\n", *lines[i + 1 :]]
         return lines
+
+    prepare.has_side_effects = True  # type: ignore[attr-defined]  # a cell that is still being written is not checked
 
     @context_matcher(identifier="labkit.ranks", priority=1000)  # before jedi, which knows the notebook's names
     def complete(self, context: CompletionContext) -> SimpleMatcherResult:
@@ -149,6 +182,15 @@ class RankMagics(Magics):
         cursor = sum(len(line) + 1 for line in above) + context.cursor_position
         names = self._ranks.complete(body, cursor, COMPLETION_S)
         return SimpleMatcherResult(completions=[SimpleCompletion(name) for name in names], suppress=True)
+
+
+def _status_table(table: pd.DataFrame) -> pd.DataFrame:
+    """Return who is there as it is shown: with what is this machine's own marked as such."""
+    from labkit.base.formats import MeasuredTable, fact  # here, because it loads pandas
+
+    if static():
+        table = table.assign(**{name: table[name].map(fact) for name in ("pid", "device")})
+    return MeasuredTable(table)
 
 
 def _show(shown: dict[int, list[dict[str, Any]]], world_size: int) -> None:
@@ -171,12 +213,13 @@ def _numbers(text: str, world_size: int) -> list[int] | None:
     return sorted(numbers) or None
 
 
-def load(shell: Any, plan: Callable[..., LaunchPlan]) -> None:
-    """Bring the magics to a shell, once; ``plan(world_size, **options)`` plans ranks."""
+def load(plan: Callable[..., LaunchPlan]) -> None:
+    """Bring the magics to the notebook, once; ``plan(world_size, **options)`` plans ranks."""
+    shell: Any = get_ipython()
     if (loaded := shell.magics_manager.registry.get(RankMagics.__name__)) is not None:
         loaded.plan = plan
         return
     magics = RankMagics(shell, plan)
     shell.register_magics(magics)
-    shell.input_transformers_cleanup.append(magics.rename_rivals)
+    shell.input_transformers_cleanup.append(magics.prepare)
     shell.Completer.custom_matchers.append(magics.complete)

@@ -75,8 +75,8 @@ def _rows(shown: Mapping[int, Sequence[Output]]) -> Iterator[_ByRank]:
 
 def _form(row: _ByRank) -> Callable[[_ByRank, int], Any]:
     """Return the function that shows a row of outputs."""
-    first, *others = row.values()
-    if all(outputs == first for outputs in others):
+    first, *others = ([(output["data"], output["metadata"]) for output in outputs] for outputs in row.values())
+    if all(each == first for each in others):
         return _once
     return _lines if all(map(_is_text, itertools.chain(*row.values()))) else _tabs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from labkit import todo
 from labkit.cost import ETHERNET_1G, Link
 from labkit.ranks import cells, magics
 from labkit.ranks.cells import CellRun
+from labkit.ranks.errors import RankError
 from labkit.ranks.plan import decide
 
 
@@ -35,7 +37,8 @@ class FakeRanks:
         return CellRun(SimpleNamespace(has_spans=False), self.shown)
 
     def status(self):
-        return pd.DataFrame({"rank": range(self.world_size)})
+        rows = [(rank, 4711, "cpu", 170.5, "x", "waits for a cell") for rank in range(self.world_size)]
+        return pd.DataFrame(rows, columns=["rank", "pid", "device", "memory_mb", "names", "doing"])
 
     def restart(self, *ranks):
         self.asked.append(("restart", *ranks))
@@ -53,10 +56,10 @@ def shell(monkeypatch):
     """An IPython shell in which %ranks and %%needs are known."""
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])  # a shell puts its own there
     monkeypatch.setattr(todo, "_WAITING", {})
-    shell = InteractiveShell.instance()
+    shell = InteractiveShell.instance(colors="nocolor")
     todo.load_ipython_extension(shell)
     monkeypatch.setattr(cells, "Ranks", FakeRanks)
-    magics.load(shell, functools.partial(decide, init=True))
+    magics.load(functools.partial(decide, init=True))
     yield shell
     InteractiveShell.clear_instance()
 
@@ -128,8 +131,14 @@ def test_where_none_are_started_it_says_what_starts_them(shell, line):
     assert "UsageError: no ranks are there: %ranks 4 starts four" in run(shell, line)
 
 
-def test_alone_it_shows_who_is_there(four, shell):
-    assert run(shell, "%ranks").split()[1:] == ["rank", "0", "0", "1", "1", "2", "2", "3", "3"]
+WAITS = ["waits", "for", "a", "cell"]
+
+
+def test_alone_it_shows_who_is_there_and_in_kept_outputs_what_is_the_machines_own_is_marked(four, shell, monkeypatch):
+    assert run(shell, "%ranks").split()[-9:] == ["3", "4711", "cpu", "170.5", "x", *WAITS]
+    monkeypatch.setenv("LABKIT_STATIC", "1")
+    marked = re.sub(r"\[~[^]]*\]", "~", run(shell, "%ranks"))
+    assert marked.split()[-9:] == ["3", "~", "~", "~", "x", *WAITS]
 
 
 def test_restart_begins_those_ranks_anew_and_stop_ends_all(four, shell):
@@ -209,9 +218,45 @@ def test_a_magic_that_another_extension_has_brought_stays_its_own(four, shell):
 
 
 def test_loaded_again_the_magics_keep_their_ranks(four, shell):
-    magics.load(shell, decide)
+    magics.load(decide)
     run(shell, "%%ranks\n1")
     assert len(four.asked) == 1
+
+
+def test_a_syntax_error_is_shown_as_in_any_cell_and_no_rank_is_asked(four, shell):
+    shown = run(shell, "%%ranks\nx = 1\nx = = 1")
+    assert re.search(r"line 3\n\s+x = = 1\n\s+\^\nSyntaxError: invalid syntax\n+$", shown)
+    assert "Traceback" not in shown and four.asked == []
+
+
+VALID = ["await f()", "%time x = 1", "!ls", "%%time\nx = 1", "x?", "def f():\n    return 1"]
+
+
+@pytest.mark.parametrize("body", VALID)
+def test_what_ipython_understands_is_no_syntax_error(four, shell, body):
+    run(shell, f"%%ranks\n{body}")
+    assert len(four.asked) == 1
+
+
+def test_a_cell_that_is_still_being_written_is_incomplete_and_not_wrong(four, shell):
+    assert shell.input_transformer_manager.check_complete("%%ranks\nfor i in range(3):")[0] == "incomplete"
+
+
+def test_ranks_reload_changed_files_if_the_notebook_does(four, shell):
+    modes = []
+    for line in ("%load_ext autoreload", "%autoreload 2", "%autoreload 3", "%autoreload 1", "%autoreload 0"):
+        run(shell, line)
+        run(shell, "%%ranks\n1")
+        modes.append(four.autoreload)
+    assert modes == ["0", "2", "3", "1", "0"]
+
+
+def test_a_name_that_only_the_notebook_has_is_explained(four, shell):
+    shell.user_ns["loader"] = 1
+    four.error = RankError(0, "NameError", "raised NameError: name 'loader' is not defined")
+    assert "ranks.push(loader=loader)" in run(shell, "%%ranks\nloader")
+    four.error = RankError(0, "NameError", "raised NameError: name 'nobodys' is not defined")
+    assert "push" not in run(shell, "%%ranks\nnobodys")
 
 
 # --- completion -----------------------------------------------------------------------------------
