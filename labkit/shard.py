@@ -25,6 +25,7 @@ from labkit.parallel.shard import (
     sum_over_ranks,
 )
 from labkit.parallel.unit import (
+    GatherOrder,
     Hooks,
     OnItsWay,
     Unit,
@@ -206,6 +207,9 @@ class ShardedModel(torch.nn.Module):
       parameters are ``replicated``: on every rank, with averaged gradients.
     - ``compute_dtype``: weights are cast to it before they travel, and the inputs of their layers;
       outputs stay in it. Pieces, their gradients and so the optimizer keep the dtype that they had.
+    - ``prefetch``: gather the next unit while one computes, forward and backward. It is the one that
+      was next in the last step, so the first step waits for each. It takes the memory of one unit
+      more.
 
     A step sends a unit's parameters twice and its gradients once, each (N−1)/N of their bytes from
     each rank; with gloo the gradients count twice, as its reduce_scatter is an all_reduce.
@@ -230,6 +234,7 @@ class ShardedModel(torch.nn.Module):
         module: torch.nn.Module,
         shard: type[torch.nn.Module] | tuple[type[torch.nn.Module], ...] = (torch.nn.Linear, torch.nn.Embedding),
         compute_dtype: torch.dtype | None = None,
+        prefetch: bool = False,
     ):
         super().__init__()
         kinds = check_kinds(shard)
@@ -243,7 +248,10 @@ class ShardedModel(torch.nn.Module):
         self.module = module
         self._on_their_way: list[OnItsWay] = []
         self._backward_ran = False
-        listen(self.units, self.replicated, Hooks(self._gather, self._let_go, self._send, self._note_backward))
+        self._order = GatherOrder()
+        following = self._order.after if prefetch else lambda unit: None
+        hooks = Hooks(self._gather, following, self._let_go, self._note_backward, self._send, self._end_backward)
+        listen(self.units, self.replicated, hooks)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._backward_ran and torch.is_grad_enabled():
@@ -251,19 +259,23 @@ class ShardedModel(torch.nn.Module):
                 "the gradients of the last backward pass are not averaged yet: call finish_gradient_synchronization() "
                 "after backward() and before the optimizer's step"
             )
+        self._begin_pass()
         return self.module(*args, **kwargs)
 
     @torch.no_grad()
-    def _gather(self, unit: Unit) -> None:
-        """Get all of a unit's parameters: before a layer's forward pass, and its backward pass."""
+    def _gather(self, unit: Unit) -> Any:
+        """Start to get all of a unit's parameters, for a layer's forward or backward pass.
+
+        Whoever needs them waits for what this returns, and has the parameters show ``unit.full``.
+        """
         ### TODO shard.2 (20 minutes): Give unit.full its memory, unit.full.nbytes, with
-        ### unit.full.untyped_storage().resize_(…). Fill it with the shards of all ranks, in its
-        ### dtype, by all_gather_into_tensor. Then have the parameters show it. What a Unit can do
-        ### is in labkit/parallel/unit.py.
+        ### unit.full.untyped_storage().resize_(…). Start filling it with the shards of all ranks, in
+        ### its dtype, by all_gather_into_tensor. Another layer may compute meanwhile, so do not wait
+        ### here: take async_op=True, and return what that returns. What a Unit can do is in
+        ### labkit/parallel/unit.py.
         ### BEGIN SOLUTION shard.2
         unit.full.untyped_storage().resize_(unit.full.nbytes)
-        all_gather_into_tensor(unit.full, unit.shard.to(unit.full.dtype))
-        unit.use_full()
+        return all_gather_into_tensor(unit.full, unit.shard.to(unit.full.dtype), async_op=True)
         ### END SOLUTION
 
     def _let_go(self, unit: Unit) -> None:
@@ -297,9 +309,6 @@ class ShardedModel(torch.nn.Module):
                 "there is no gradient to average: since the last finish_gradient_synchronization() no backward() through "
                 "this model has run"
             )
-        for unit in self.units:
-            if unit.is_full:  # a parameter of it was not used
-                self._send(unit)
         gradients = gradients_of(self.replicated)
         ### TODO shard.2 (5 minutes): Wait for all that is in self._on_their_way, and give each unit
         ### the mean of its gradients, with add_gradient.
@@ -317,6 +326,7 @@ class ShardedModel(torch.nn.Module):
             ### END SOLUTION
         self._on_their_way.clear()
         self._backward_ran = False
+        self._begin_pass()
 
     def full_parameters(self) -> dict[str, torch.Tensor]:
         """Return on every rank all parameters by name, whole: new tensors. All ranks call it."""
@@ -344,8 +354,24 @@ class ShardedModel(torch.nn.Module):
         self._on_their_way.append(self._scatter(unit).timed(timing))
         self._let_go(unit)
 
+    def _end_backward(self, unit: Unit) -> None:
+        """Let a unit go that the backward pass has left, since it had not all of its gradients."""
+        if self._backward_ran and unit.missing:  # a parameter was not used, by this rank
+            self._send(unit)
+        else:  # a gradient of the inputs alone, or a frozen unit
+            unit.reset()
+            self._let_go(unit)
+
     def _note_backward(self) -> None:
         self._backward_ran = True
+
+    def _begin_pass(self) -> None:
+        """Let go of units that were gathered ahead, and that nobody needed."""
+        self._order.begin()
+        for unit in self.units:
+            if unit.arriving:
+                unit.finish_gather()
+                self._let_go(unit)
 
 
 # --- one layer's matrix ---------------------------------------------------------------------------
