@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from labkit.parallel.bucket import check_same_model, take_from_rank_0
 from labkit.parallel.shard import (
@@ -221,9 +222,10 @@ class ShardedModel(torch.nn.Module):
     Caveats: all ranks use the same layers, in the same order. The optimizer comes after this: one
     that has taken steps before has state for whole parameters. It sees 1-D pieces, which suits
     those that treat each number by itself, such as SGD and AdamW. A parameter that is used but not
-    by its own layer's forward pass is found as a piece. So ``clip_grad_norm_`` takes the norm of
-    this rank's pieces: each rank would scale by another factor, and replicated parameters drift
-    apart. A replicated parameter that no rank uses gets a gradient of zero, as in dp.7.
+    by its own layer's forward pass is found as a piece. To clip gradients call
+    :meth:`clip_grad_norm_`: torch's function of that name would scale by the norm of this rank's
+    pieces, on each rank another. A replicated parameter that no rank uses gets a gradient of zero,
+    as in dp.7, and so does one of a unit whose other parameters are used.
 
     After Rajbhandari et al. 2020, ZeRO, arXiv 1910.02054: stage 3; Zhao et al. 2023, PyTorch FSDP,
     arXiv 2304.11277.
@@ -254,11 +256,8 @@ class ShardedModel(torch.nn.Module):
         listen(self.units, self.replicated, hooks)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self._backward_ran and torch.is_grad_enabled():
-            raise RuntimeError(
-                "the gradients of the last backward pass are not averaged yet: call finish_gradient_synchronization() "
-                "after backward() and before the optimizer's step"
-            )
+        if torch.is_grad_enabled():
+            self._check_averaged()
         self._begin_pass()
         return self.module(*args, **kwargs)
 
@@ -328,6 +327,20 @@ class ShardedModel(torch.nn.Module):
         self._backward_ran = False
         self._begin_pass()
 
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """Scale all gradients so that together they have at most this norm. Return what it was.
+
+        It is the norm that one process would find: every rank's pieces, and what is replicated
+        once. All ranks call it, after finish_gradient_synchronization(); one number travels.
+        """
+        self._check_averaged()
+        pieces = [p.grad for unit in self.units for p in unit.parameters if p.grad is not None]
+        replicated = [p.grad for p in self.replicated if p.grad is not None]
+        square = get_total_norm(pieces).to(self.units[0].shard.device).square()
+        norm = (sum_over_ranks(square) + get_total_norm(replicated).to(square.device).square()).sqrt()
+        clip_grads_with_norm_(self.module.parameters(), max_norm, norm)
+        return norm
+
     def full_parameters(self) -> dict[str, torch.Tensor]:
         """Return on every rank all parameters by name, whole: new tensors. All ranks call it."""
         whole = {name: parameter.detach().clone() for name, parameter in self.module.named_parameters()}
@@ -361,6 +374,13 @@ class ShardedModel(torch.nn.Module):
         else:  # a gradient of the inputs alone, or a frozen unit
             unit.reset()
             self._let_go(unit)
+
+    def _check_averaged(self) -> None:
+        if self._backward_ran:
+            raise RuntimeError(
+                "the gradients of the last backward pass are not averaged yet: call finish_gradient_synchronization() "
+                "after backward() and before the optimizer's step"
+            )
 
     def _note_backward(self) -> None:
         self._backward_ran = True

@@ -79,6 +79,11 @@ class Tied(nn.Module):
         return self.head(self.middle(self.embedding(as_tokens(x, 9))).tanh())
 
 
+class Stack(nn.Sequential):
+    def __init__(self):
+        super().__init__(*(nn.Linear(4, 4) for _ in range(3)))
+
+
 class Transformer(nn.Module):
     def __init__(self):
         super().__init__()
@@ -184,6 +189,41 @@ def test_so_it_does_on_other_numbers_of_ranks_some_of_them_with_empty_pieces(wor
     assert_learned_alike(run.values, Layers)
 
 
+# --- the norm of all gradients --------------------------------------------------------------------
+
+
+def clipped(model, max_norm, clip):
+    """The norms in three steps of training, and the weights after them."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    norms = []
+    for step in range(3):
+        loss_of(model, step, shares=clip is None).backward()
+        if clip is None:
+            model.finish_gradient_synchronization()
+        norms.append(model.clip_grad_norm_(max_norm) if clip is None else clip(model.parameters(), max_norm))
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.stack(norms)
+
+
+def clips(kind, max_norm):
+    model = shard.ShardedModel(made(kind))
+    return clipped(model, max_norm, None), model.full_parameters()
+
+
+@pytest.mark.parametrize(("world_size", "kind", "max_norm"), [(2, Layers, 1e-3), (2, Layers, 1e6), (4, Stack, 1e-3)])
+def test_gradients_are_clipped_by_the_norm_that_one_process_finds(world_size, kind, max_norm):
+    run = launch(clips, kind, max_norm, world_size=world_size, backend="gloo", threads=1)
+    alone = made(kind)
+    right = clipped(alone, max_norm, nn.utils.clip_grad_norm_)
+    for norms, weights in run.values:
+        torch.testing.assert_close(norms, right)
+        for name, parameter in alone.named_parameters():
+            torch.testing.assert_close(weights[name], parameter.detach(), msg=name)
+    small = run.events[(run.events.name == "all_reduce") & (run.events["rank"] == 0) & (run.events.bytes == 8)]
+    assert len(small) == 3  # one number a step
+
+
 # --- in 16 bits -----------------------------------------------------------------------------------
 
 
@@ -214,11 +254,6 @@ def test_weights_travel_in_bfloat16_and_stay_in_float32_with_gradients_and_state
 
 
 # --- traffic --------------------------------------------------------------------------------------
-
-
-class Stack(nn.Sequential):
-    def __init__(self):
-        super().__init__(*(nn.Linear(4, 4) for _ in range(3)))
 
 
 def test_a_step_moves_the_parameters_twice_and_their_gradients_once(two):
@@ -418,6 +453,7 @@ def different_units():
 def in_order(*calls):
     model = shard.ShardedModel(made(Stack))
     do = {"finish": model.finish_gradient_synchronization, "forward": lambda: loss_of(model, 0)}
+    do["clip"] = lambda: model.clip_grad_norm_(1.0)
     do["backward"] = lambda: loss_of(model, 0).backward()
     for call in calls:
         do[call]()
@@ -427,6 +463,7 @@ WRONG_ORDERS = {
     ("finish",): "there is no gradient to average",
     ("backward", "finish", "finish"): "there is no gradient to average",
     ("backward", "forward"): "not averaged yet: call finish_gradient_synchronization",
+    ("backward", "clip"): "not averaged yet: call finish_gradient_synchronization",
 }
 
 
