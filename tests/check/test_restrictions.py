@@ -11,7 +11,7 @@ import pytest
 from test_answers import ANSWERS, edited
 
 from labkit.check import check
-from labkit.check.restrictions import RULES, broken
+from labkit.check.restrictions import broken, rules
 from labkit.course.archive import STUDENT_FILES
 from labkit.todo import task_file
 
@@ -156,7 +156,7 @@ def test_in_11_868_a_new_import_is_found_wherever_it_stands():
 # --- the table ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.why)
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.why)
 def test_a_rule_names_what_there_is_and_says_what_to_do_in_a_sentence(rule):
     assert rule.forbidden or rule.imports
     for name in rule.forbidden:

@@ -192,6 +192,15 @@ def test_a_worker_that_fails_at_its_start_is_an_error_and_no_other_stays(monkeyp
     assert not any(each.is_alive() for each in left)
 
 
+def test_a_worker_whose_thread_ends_before_it_can_begin_is_an_error(monkeypatch):
+    def fails(self):  # as a trace function that raises does
+        raise SystemExit
+
+    monkeypatch.setattr(Worker, "run", fails)
+    with pytest.raises(RuntimeError, match=r"^the worker thread 'stage 0 on cpu' ended before it could begin"):
+        create_workers([CPU])
+
+
 def test_when_python_exits_workers_finish_one_that_never_ends_is_left_and_a_fork_has_none():
     code = """
 import os, threading, time, torch
