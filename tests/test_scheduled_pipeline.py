@@ -12,7 +12,6 @@ from scheduled_runs import (
     MODELS,
     ROWS,
     WIDTH,
-    Do,
     batch,
     in_one_process,
     model,
@@ -113,16 +112,6 @@ def test_a_second_pipeline_of_the_same_stages_evaluates_on_batches_of_another_si
     assert found[0] == [None, None]
     torch.testing.assert_close(torch.stack(found[1]), torch.stack(losses))
     assert not found[1][0].requires_grad
-
-
-def test_a_schedule_without_backward_passes_keeps_no_graph_and_takes_an_x_that_requires_grad():
-    seen = []
-    stages = [Do(lambda x: seen.append(torch.is_grad_enabled()) or x), *model("blocks", 1)]
-    pipe = ScheduledPipeline(stages, Schedule([list(map(Op.parse, ["0F0", "1F0"]))]), mse)
-    x, target = batch()
-    loss = pipe.step(x.requires_grad_(), target)
-    assert seen == [False] and torch.is_grad_enabled() and not loss.requires_grad
-    torch.testing.assert_close(loss, in_one_process("blocks", 1)[0])
 
 
 def test_two_pipelines_side_by_side_train_as_one_process_on_the_whole_batch(ranks):

@@ -104,7 +104,8 @@ def test_one_process_learns_digits_in_three_epochs(alone):
 # --- a checkpoint ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rung", slow_but(CHECKPOINT, [CHECKPOINT, ACCELERATE, FSDP]))
+@pytest.mark.slow
+@pytest.mark.parametrize("rung", [CHECKPOINT, ACCELERATE, FSDP])
 def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_never_stopped(rung, alone, tmp_path):
     file, path = tmp_path / "digits.pt", EXAMPLES / f"{rung}.py"
     begun = on_ranks(path, "--epochs", "1", "--checkpoint", str(file))
@@ -153,7 +154,8 @@ def models_at_the_end(path: Path) -> list[str]:
     return line.split()[1:]
 
 
-@pytest.mark.parametrize("rung", slow_but(DDP, [DDP, CHECKPOINT, ACCELERATE]))
+@pytest.mark.slow
+@pytest.mark.parametrize("rung", [DDP, CHECKPOINT, ACCELERATE])
 def test_no_ddp_model_is_left_when_the_process_group_ends(rung):
     """Ending a group under a DDP model can hang (pytorch/pytorch#56297)."""
     assert models_at_the_end(EXAMPLES / f"{rung}.py") == []

@@ -7,11 +7,10 @@ import threading
 import time
 
 import ipywidgets
-import pandas as pd
 import psutil
 import pytest
 
-from labkit.explore.explorer import Explorer, RunButtons, sentence_of, table_html
+from labkit.explore.explorer import Explorer, RunButtons
 from labkit.explore.timeline import Timeline
 from labkit.launch import launch, progress
 from labkit.schedule import gpipe
@@ -89,16 +88,3 @@ def test_what_a_callback_raises_is_said_and_goes_no_further():
     slider.observe(explorer.guarded(lambda _: int("many")), "value")
     slider.value = 2
     assert explorer.timeline.narration == "ValueError: invalid literal for int() with base 10: 'many'"
-
-
-def test_an_error_without_words_has_its_name():
-    assert sentence_of(MemoryError()) == "MemoryError"
-    assert sentence_of(ValueError("\nfirst\nsecond")) == "ValueError: first"
-
-
-def test_a_table_in_an_explorer_has_headers_and_holds_no_markup():
-    table = pd.DataFrame({"<b>": [1.23456, float("nan")]}, index=["a & b", "c"])
-    assert table_html(table) == (
-        '<table class="labkit-metrics"><thead><tr><td></td><th scope="col">&lt;b&gt;</th></tr></thead>'
-        '<tbody><tr><th scope="row">a &amp; b</th><td>1.235</td></tr><tr><th scope="row">c</th><td></td></tr></tbody></table>'
-    )

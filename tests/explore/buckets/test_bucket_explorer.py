@@ -7,7 +7,6 @@ from unittest import mock
 import pytest
 from html_files import script_of
 from to_do import task
-from traitlets import TraitError
 
 from labkit.cost import ring_all_reduce_s
 from labkit.explore import bucket_explorer
@@ -49,17 +48,6 @@ def test_link_world_size_and_backward_are_those_of_the_sliders():
     assert one.exposed_s == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("rule", [ONE_BUCKET, ONE_EACH])
-def test_sizes_mean_nothing_to_the_other_rules_so_their_sliders_are_off(rule):
-    explorer = bucket_explorer()
-    explorer.rule = rule
-    assert [each["name"] for each in explorer.timeline.form["controls"] if each["disabled"]] == [
-        "cap_mb",
-        "first_cap_mb",
-    ]
-    assert "best bucket size" not in explorer.timeline.scene["numbers"]
-
-
 # --- the reader's own answers ---------------------------------------------------------------------
 
 
@@ -89,15 +77,3 @@ def test_its_file_has_the_picture_of_each_bucket_size_and_is_small():
     assert other["alt"] == explorer.timeline.scene["alt"] and other["numbers"] == explorer.timeline.scene["numbers"]
     texts = [[content["texts"][k] for k in content["panels"][number]["sentences"]] for number in other["panels"]]
     assert texts == [panel["sentences"] for panel in explorer.timeline.scene["panels"]]
-
-
-def test_where_no_size_is_chosen_its_file_has_no_control():
-    explorer = bucket_explorer("mlp")
-    explorer.rule = ONE_BUCKET
-    assert script_of(explorer.timeline.to_html())[1]["library"]["controls"] == []
-
-
-def test_a_value_that_its_control_does_not_offer_is_refused():
-    for refused in (lambda: setattr(bucket_explorer("mlp"), "cap_mb", 7), lambda: bucket_explorer(cap_mb=7)):
-        with pytest.raises(TraitError, match=r"'cap_mb' trait .* expected any of"):
-            refused()

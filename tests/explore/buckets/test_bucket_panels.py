@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from labkit.cost import Link
 from labkit.draw.layout import time_axis
-from labkit.draw.palette import STYLES
 from labkit.explore.buckets.gradients import MIB, Gradients
 from labkit.explore.buckets.panels import BUCKET_NAMES, blocks_panel, pass_panel
 from labkit.explore.buckets.reducer import Reduction, predict
@@ -26,11 +25,6 @@ def test_blocks_are_as_long_as_their_bytes_in_the_order_of_sending_and_coloured_
     assert (bars["right"] / MIB).tolist() == [1, 3, 7, 3, 7]
     assert bars["name"].tolist() == [BUCKET_NAMES[k] for k in (0, 0, 1, 0, 1)]
     assert bars["label"].tolist() == ["c.bias", "b.weight", "a.weight", "0", "1"]
-
-
-def test_every_fourth_bucket_has_a_colour_of_the_labs_own():
-    assert set(BUCKET_NAMES) <= set(STYLES)
-    assert len({STYLES[name].colour for name in BUCKET_NAMES}) == 4
 
 
 def test_bars_of_a_pass_are_gradients_the_wait_buckets_that_wait_and_all_reduces():

@@ -81,19 +81,3 @@ def test_a_rank_keeps_as_many_activations_as_the_simulator_counts():
     for rank in range(2):
         kept = [len(kept) for kept in board.kept(rank).values()]
         assert kept == counts.loc[counts["rank"] == rank, "count"].tolist()
-
-
-def test_the_times_of_an_op_that_is_not_placed_are_those_it_would_have():
-    board = built(ONE_EACH, "0F0 1F0 1B0")
-    for op in board.ready():
-        assert board.place(op).bars[op] == board.bars[op]
-
-
-def test_of_micro_batches_the_one_whose_input_arrives_first_may_be_next():
-    assert built(TWO_BY_TWO, "0F1 0F0").ready() == [Op("F", 1, 1)]
-
-
-def test_ops_that_change_places_are_timed_anew_with_all_that_follows():
-    board = built(TWO_BY_TWO, "0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1").move(Op("F", 0, 1), 1)
-    assert board.makespan_s == 9.0 and board.bars[Op("F", 0, 1)].start_s == 1.0
-    assert board.move(Op("F", 0, 1), 2).makespan_s == 12.0
