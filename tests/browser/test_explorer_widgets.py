@@ -318,16 +318,14 @@ def seen(page: Page, what: str):
     return page.locator(f".jp-OutputArea {what}").locator("visible=true")
 
 
-@pytest.mark.parametrize("trusted", [True, False])
-def test_reopened_without_its_kernel_a_notebook_says_what_was_shown_with_its_table_and_no_error(lab, trusted):
+def test_reopened_without_its_kernel_a_notebook_says_what_was_shown_with_its_table_and_no_error(lab):
     cells = [f"from labkit.explore import *\n{EXPLORERS[name]}" for name in ("schedule", "ring")]
     with lab.notebook(cells, name="kept") as page:
         expect(page.locator(".labkit-timeline[data-drawn]")).to_have_count(2)
         expect(page.locator(".labkit-static")).to_have_count(2)
         assert not seen(page, ".labkit-static").count()
         save(page)
-    if not trusted:
-        change_by_hand(lab.folder / "kept.ipynb")
+    change_by_hand(lab.folder / "kept.ipynb")
     with lab.opened("kept", quiet=False) as page:  # ipywidgets tells the console that its models are gone
         expect(seen(page, ".labkit-static > p")).to_have_count(2)
         expect(seen(page, "table")).to_have_count(2)

@@ -90,32 +90,10 @@ def test_after_an_answer_that_ends_its_judge_or_takes_too_long_the_next_one_is_j
     assert right.passed
 
 
-@pytest.mark.slow
-def test_a_file_that_is_not_in_the_archive_is_a_finding_of_its_tasks(one_judge):
-    dp, pipe = judge_in_copy({"labkit/pipe.py": RIGHT["labkit/pipe.py"]}, ["dp.6", "pipe.2"], one_judge)
-    assert dp.findings == ["labkit/dp.py cannot be read: it is not there. Put it back, as it came with the lab"]
-    assert pipe.passed
-
-
 # --- points ---------------------------------------------------------------------------------------
 
 DUE = datetime.datetime(2027, 3, 1, 12, tzinfo=datetime.UTC)
 TEXTS = [f"claim {n}" for n in range(4)]
-
-
-@pytest.mark.parametrize(
-    ("marks", "got"),
-    [
-        ("✓✓✓✓", 10.0),
-        ("✓✓✗", 5.0),
-        ("", 0.0),
-    ],
-)
-def test_each_claim_that_holds_brings_an_equal_share_of_a_tasks_points(marks, got, monkeypatch):
-    monkeypatch.setattr(points, "claims_of", lambda task: TEXTS)
-    claims = [(text, mark, "") for text, mark in zip(TEXTS, marks, strict=False)]
-    grade = Grade("ada", results=[TaskResult("dp.1", False, claims, [], 1.0)])
-    assert grade.points("dp.1", Points({"dp.1": 10})) == got
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,3 @@ def test_each_micro_batch_queues_is_computed_and_waits_once_in_each_stage(events
     assert all(names == list(PLACES) for names in tasks)
     assert (events["rank"] == events["stage"]).all()
     assert events["start_s"].min() == 0
-
-
-def test_a_task_is_in_one_place_after_the_other(events):
-    for _, task_events in events.groupby(TASK):
-        _, forward, waits = task_events.itertuples()
-        assert task_events["end_s"].iloc[0] <= forward.start_s <= forward.end_s <= waits.start_s <= waits.end_s

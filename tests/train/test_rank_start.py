@@ -23,7 +23,7 @@ from train_commands import free_port
 from labkit.base import machine
 from labkit.base.consequence import as_consequence
 from labkit.base.rendezvous import MeetingError, own_addresses
-from labkit.launch import launch, workers
+from labkit.launch import launch
 from labkit.train import failure_watch, rank_start
 from labkit.train.rank_start import INTERFACES, VARIABLES, ByHand, Place, RankFacts, joined, place
 
@@ -149,15 +149,6 @@ def test_what_slurm_does_not_say_of_ranks_and_machines_they_tell_each_other():
             return os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"]
 
     assert launch(places, init=False).values == [("0", "2"), ("1", "2")]
-
-
-def test_under_torchrun_ranks_can_join_again_and_again():
-    def join():
-        with joined(backend="gloo"):
-            return dist.get_rank()
-
-    with workers(init=False) as ranks:
-        assert [ranks.run(join).values for _ in range(3)] == [[0, 1]] * 3
 
 
 # --- ranks that do not meet -----------------------------------------------------------------------

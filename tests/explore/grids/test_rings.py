@@ -52,14 +52,6 @@ def test_bytes_one_after_the_other_are_those_of_the_cost_model_and_so_are_the_ri
 # --- the panel ------------------------------------------------------------------------------------
 
 
-def test_labels_name_the_ranks_of_few_and_count_those_of_many_and_more_are_darker():
-    labels = {n: {cell.label: cell.chunk for cell in ring_cells(simulate_ring("ring", n))} for n in (3, 8)}
-    assert set(labels[3]) == {"0", "1", "2", "01", "12", "02", "Σ"}
-    assert sorted(labels[8]) == [*"1234567", "Σ"]
-    shades = [labels[8][str(count)] for count in range(2, 8)]
-    assert shades == sorted(shades, reverse=True)
-
-
 @every_way
 def test_every_cell_says_in_words_what_it_is_and_the_narration_who_sends_what(way):
     words = {"own part": "the part of rank {0} alone", "partial sum": "the sum of ranks", "whole sum": "the whole sum"}
@@ -78,15 +70,6 @@ def test_every_cell_says_in_words_what_it_is_and_the_narration_who_sends_what(wa
     )
     assert first[way] in panel.narrate(0)
     assert panel.narrate(trace.n_steps).startswith(f"after step {trace.n_steps} of {trace.n_steps}: every rank has")
-
-
-def test_beside_the_chunks_stands_what_each_rank_has_sent_so_far():
-    bars = ring_panel(simulate_ring("parameter server", 4), 2**20).bars
-    of_rank_0 = bars[(bars["left"] > 4) & (bars["top"] < 1)]
-    assert of_rank_0["label"].tolist() == ["0 B", "1 MiB", "2 MiB", "3 MiB"]
-    assert of_rank_0["appear"].tolist() == [0, 4, 5, 6]
-    assert of_rank_0["name"].tolist() == ["bytes sent"] * 2 + ["more than the minimum"] * 2
-    assert "more than the minimum" not in set(ring_panel(simulate_ring("ring", 4), 2**20).bars["name"])
 
 
 @every_way

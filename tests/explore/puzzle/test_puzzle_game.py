@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from page_in_node import NODE, in_node
 
@@ -56,13 +54,6 @@ def test_a_hint_says_what_the_schedule_that_sets_par_runs_next_and_asked_again_p
     assert game.press("h") == "1F1 on rank 1 from 2 to 3."
     game.press("h")  # of another board, so it says again what to do
     assert len(game.board.placed) == 4
-
-
-def test_a_hint_on_a_board_of_another_order_says_where_it_is_another():
-    _, answers = played(2, "f1fb0bh")
-    assert answers[-1].startswith(
-        "Your order is another one: rank 0 runs 0B0 where the schedule that sets par runs 0F1."
-    )
 
 
 def test_hints_alone_finish_a_board_at_par_and_then_say_so():
@@ -131,13 +122,3 @@ def test_the_page_shows_what_is_placed_what_is_offered_and_why_a_rank_is_idle():
     assert bars[2].endswith("It may be placed on rank 0, from 1 to 2: click it, or press Enter.")
     (gap,) = [text for kind, text in page["said"] if kind == "idle"]
     assert gap.startswith("Rank 1 is idle for 1, from 0 to 1\nTo begin 1F0 it waits for the activation of 0F0")
-
-
-@pytest.mark.skipif(NODE is None, reason="no node on this machine")
-def test_no_two_bars_cover_each_other_and_a_strip_is_full_where_a_rank_may_keep_no_more():
-    boxes = page_of(2, "ff1f")["boxes"]  # 1F1 and 1B0 may both be next, at 2
-    for (left, right, top, bottom), other in itertools.combinations(boxes, 2):
-        assert min(right, other[1]) - max(left, other[0]) < 1e-6 or min(bottom, other[3]) - max(top, other[2]) < 1e-6
-    assert min(bottom - top for *_, top, bottom in boxes) * 26 * 0.62 >= 7  # px of a row and of letters, in painter.js
-    page = page_of(3, "fff")
-    assert page["share"] == pytest.approx([1 / 3, 2 / 3, 1]) and page["peaks"][0][1] == "3 of 3"

@@ -36,14 +36,6 @@ def test_any_state_comes_back_from_its_text_as_it_was(state):
     assert parse(str(state)) == state
 
 
-def test_the_text_is_one_to_read():
-    text = "1f1b n=4 m=8 F=1 B=2 hop=0.5 vs zb-h1 cap=4"
-    assert str(parse(text)) == text
-    assert str(parse("interleaved v=3 n=2 F=1,2.5 vs interleaved")) == (
-        "interleaved v=3 n=2 m=8 F=1,2.5 B=2,5 vs interleaved v=2"
-    )
-
-
 def test_what_is_left_out_is_the_default():
     assert parse("") == parse("1f1b n=4 m=8 F=1 B=2") == State()
     assert parse("n=2") == State(n_ranks=2)
