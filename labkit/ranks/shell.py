@@ -10,6 +10,7 @@ import base64
 import json
 import linecache
 import os
+import string
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -215,8 +216,8 @@ def push(pickled: bytes) -> list[str]:
 def complete(number: int, code: str, cursor: int) -> Completed:
     """Return what may stand for the word before ``cursor``: see Question."""
     before, after = code[:cursor].rpartition("\n")[2], code[cursor:].partition("\n")[0]
-    word, matches = the_shell().complete(None, before + after, len(before))
-    owner = word.rpartition(".")[0]
+    _, matches = the_shell().complete(None, before + after, len(before))
+    owner = before[len(before.rstrip(string.ascii_letters + string.digits + "_.")) :].rpartition(".")[0]
     return Completed(number, [f"{owner}{match}" if match.startswith(".") else match for match in matches])
 
 
