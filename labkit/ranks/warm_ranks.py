@@ -14,6 +14,7 @@ from typing import Any
 from labkit import trace
 from labkit.ranks import pickling
 from labkit.ranks.cell_output import CellDisplay, show
+from labkit.ranks.plain_values import Call
 from labkit.ranks.plan import LaunchPlan, decide
 from labkit.ranks.pool import LaunchCall, RankPool
 from labkit.ranks.rank_config import CallerEnvironment
@@ -68,7 +69,8 @@ class WarmRanks:
         seconds = time.monotonic() - since
         rows = [row for i, answer in enumerate(answers) for row in trace.rank_events(answer.rows, i, start_ns)]
         notes = list(dict.fromkeys(note for answer in answers for note in answer.notes))
-        return Run([self._decode(answer.value) for answer in answers], seconds, self._plan, rows, notes)
+        values = [self._decode(answer.value) for answer in answers]
+        return Run(values, seconds, self._plan, rows, notes, Call(fn, args, kwargs).kept())
 
     def _started(self, since: float) -> RankPool:
         """Return the ranks, which are asked for if there are none, or none that can go on."""
