@@ -26,20 +26,20 @@ _IMAGES = ("image/svg+xml", "image/png", "image/jpeg", "image/gif")
 # a group of their own, whatever else is on the page.
 _STYLE = """<style>
 div.labkit-ranks > form { display: flex; flex-wrap: wrap; margin: 0; }
-div.labkit-ranks h4.labkit-rank { order: 1; margin: 0; font: inherit; }
-div.labkit-ranks h4.labkit-rank > label { display: block; padding: 8px 14px; cursor: pointer;
+div.labkit-ranks div.labkit-rank { order: 1; margin: 0; }
+div.labkit-ranks div.labkit-rank > label { display: block; padding: 8px 14px; cursor: pointer;
   border-bottom: 3px solid transparent; }
-div.labkit-ranks h4.labkit-rank input { position: absolute; opacity: 0; }
-div.labkit-ranks h4.labkit-rank:has(:checked) > label { font-weight: bold;
-  border-bottom-color: var(--jp-brand-color1, #1976d2); }
-div.labkit-ranks h4.labkit-rank:has(:focus-visible) > label { outline: 2px solid var(--jp-brand-color1, #1976d2);
+div.labkit-ranks div.labkit-rank input { position: absolute; opacity: 0; }
+div.labkit-ranks div.labkit-rank:not(:has(:checked)) strong { font-weight: normal; }
+div.labkit-ranks div.labkit-rank:has(:checked) > label { border-bottom-color: var(--jp-brand-color1, #1976d2); }
+div.labkit-ranks div.labkit-rank:has(:focus-visible) > label { outline: 2px solid var(--jp-brand-color1, #1976d2);
   outline-offset: -2px; }
-div.labkit-ranks h4.labkit-rank + div { order: 2; display: none; width: 100%; box-sizing: border-box; padding: 8px 0;
+div.labkit-ranks div.labkit-rank + div { order: 2; display: none; width: 100%; padding-top: 8px;
   border-top: 1px solid var(--jp-border-color1, #bdbdbd); overflow-x: auto; }
-div.labkit-ranks h4.labkit-rank:has(:checked) + div { display: block; }
+div.labkit-ranks div.labkit-rank:has(:checked) + div { display: block; }
 @media print {
   div.labkit-ranks > form { display: block; }
-  div.labkit-ranks h4.labkit-rank + div { display: block; }
+  div.labkit-ranks div.labkit-rank + div { display: block; }
 }
 </style>"""
 
@@ -125,14 +125,15 @@ def _tabs(row: _ByRank, world_size: int) -> RankOutputs:
     panels = {rank: "".join(map(_content, outputs)) for rank, outputs in row.items()}
     name, first = _group_name("".join(panels.values())), next(iter(panels))
     # A form with a disabled button is never sent, whichever key is pressed in it. JupyterLab would
-    # take the arrow keys for its own.
+    # take the arrow keys for its own, and list an h4 among the notebook's headings.
     tabs = "".join(
-        f'<h4 class="labkit-rank"><label><input type="radio" name="{name}"{" checked" * (rank == first)}>'
-        f"rank {rank}</label></h4><div>{page}</div>"
+        f'<div class="labkit-rank" role="heading" aria-level="4"><label><input type="radio" name="{name}"'
+        f'{" checked" * (rank == first)} data-lm-suppress-shortcuts="true"><strong>rank {rank}</strong></label></div>'
+        f"<div>{page}</div>"
         for rank, page in panels.items()
     )
     return RankOutputs(
-        f'{_STYLE}<div class="labkit-ranks"><form aria-label="output of each rank" data-lm-suppress-shortcuts="true">'
+        f'{_STYLE}<div class="labkit-ranks"><form aria-label="output of each rank">'
         f"<button disabled hidden></button>{tabs}</form></div>",
         _text(row),
     )

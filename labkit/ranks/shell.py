@@ -62,6 +62,10 @@ class _Compiler(CachingCompiler):
 class _Results(DisplayHook):
     """Sends the value of the last expression."""
 
+    def quiet(self) -> bool:
+        """Return whether the cell ends with a semicolon: then it shows no value."""
+        return self.semicolon_at_end_of_expression(code_of("".join(_Compiler.lines)))
+
     def write_output_prompt(self) -> None: ...
 
     def write_format_data(self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None) -> None:

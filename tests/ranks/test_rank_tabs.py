@@ -94,13 +94,13 @@ class Tabs(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag, attributes):
-        self.in_heading |= tag == "h4"
+        self.in_heading |= tag == "strong"
         self.in_style |= tag == "style"
         if tag == "input":
             self.radios.append(dict(attributes))
 
     def handle_endtag(self, tag):
-        self.in_heading &= tag != "h4"
+        self.in_heading &= tag != "strong"
         self.in_style &= tag != "style"
 
     def handle_data(self, data):
