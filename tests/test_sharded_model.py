@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from labkit import models, shard
-from labkit.cost import Link
+from labkit.cost import Link, UnitCost, fsdp_step
 from labkit.launch import RankError, launch, workers
 from labkit.trace import span
 
@@ -314,7 +314,16 @@ def test_with_prefetch_one_layer_more_is_there_from_the_second_step_on(two, pref
     for first, second in run.values:
         assert first == ALONE and second == [*(AHEAD if prefetch else ALONE), []]
     gathers = run.events[(run.events.name == "all_gather") & (run.events["rank"] == 0)]
-    assert gathers.bucket.tolist() == [0, 1, 2, 2, 1, 0] * 2  # the same in the same order
+    assert gathers.sort_values("start_s").bucket.tolist() == [0, 1, 2, 2, 1, 0] * 2  # the same in the same order
+    unit = UnitCost(forward_s=1.0, backward_s=1.0, weight_bytes=160, gradient_bytes=160)
+    predicted = fsdp_step([unit] * 3, 2, Link(0.1, 1e9), prefetch=prefetch)
+    assert sent(run.events[run.events["rank"] == 0]) == sent(predicted)
+
+
+def sent(events):
+    """What travels, in the order in which it begins, of the last step of three units."""
+    events = events[events.name.isin(["all_gather", "reduce_scatter"])].sort_values("start_s")
+    return list(zip(events.name, events.bucket, events.bytes, strict=True))[-9:]
 
 
 def computes_on_a_slow_link():
