@@ -38,8 +38,8 @@ def fsdp_step(
 
     Each unit is gathered before its forward and before its backward pass, and its gradients leave
     by a reduce_scatter after it, once the last but one has arrived. All go over one channel. With
-    ``prefetch`` the next unit's all_gather is handed over once this one begins to compute, unless it
-    is the same unit, as where forward turns into backward. ``bucket`` is the unit's number.
+    ``prefetch`` the next unit's all_gather is handed over when this one begins to compute, but not
+    where that is the same unit: where forward turns into backward. ``bucket`` is the unit's number.
 
     ========  ==============  ===================================================================
     lane      name
