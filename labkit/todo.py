@@ -166,6 +166,8 @@ def step_aside(lines: list[str]) -> list[str]:
     """
     head = lines[0].split() if lines and re.match(r"%%needs\b", lines[0]) else []
     body = ["\n", *lines[1:]] if head else lines
+    if head and body[1:] and body[1].startswith("%%"):
+        body[:2] = body[1], "\n"  # another cell magic has to come first; lines keep their numbers
     used, made = names_of("".join(body))
     tasks = dict.fromkeys([*head[1:], *(task for name, needed in _WAITING.items() if name in used for task in needed)])
     try:
