@@ -184,6 +184,8 @@ class ScriptParts:
     def _need_free_name(
         self, name: str, look_up: Callable[[str], Any], modules: dict[str, types.ModuleType], who: str
     ) -> None:
+        if name == "__name__":
+            return
         try:
             value = look_up(name)
         except KeyError:

@@ -11,6 +11,7 @@ import itertools
 import linecache
 import math
 import os
+import pickle
 import subprocess
 import sys
 import types
@@ -152,6 +153,13 @@ def test_a_run_keeps_no_argument_alive_that_no_script_can_have():
     assert kept.fn.args[1] is plain
 
 
+def test_a_run_of_a_lambda_can_be_pickled_and_that_of_a_cell_says_what_to_call(tmp_path):
+    run = pickle.loads(pickle.dumps(launch(lambda: 3, world_size=1)))
+    assert run.values == [3]
+    with pytest.raises(ValueError, match="is that of a cell, not of a function: %ranks export PATH"):
+        run.to_script(tmp_path / "script.py")
+
+
 # --- cells that cannot be written -----------------------------------------------------------------
 
 REFUSED_CELLS = {
@@ -273,6 +281,7 @@ def test_a_script_gives_what_launch_gave_and_does_not_name_the_lab(cells):
 def test_a_script_prints_nothing_for_a_function_that_returns_nothing_and_forms_no_group_of_its_own(cells):
     fn = cells.run("""
 import os
+import pickle
 import torch.distributed as dist
 def fn():
     dist.init_process_group("gloo")
