@@ -202,5 +202,5 @@ def progress(iterable: Iterable[T], desc: str = "") -> Iterator[T]:
 
 if sys.platform == "win32":
     raise ImportError("labkit.launch needs Linux or macOS; on Windows use WSL (see docs/platforms.md)")
-if in_notebook():
+if in_notebook() and rank.current is None:
     server_handle.forks.start_ahead()  # it imports torch in the background, so the first cell need not wait

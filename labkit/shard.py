@@ -338,8 +338,14 @@ class ShardedModel(torch.nn.Module):
         return self
 
     def _send(self, unit: Unit) -> None:
-        """Have a unit's gradients leave, now that all are there, and let it go."""
+        """Have a unit's gradients leave, now that all are there, and let it go.
+
+        Those of the unit before may still be on their way, earlier ones have arrived: no more than
+        two units' gradients are whole in memory.
+        """
         unit.reset()
+        for each in self._on_their_way[:-1]:
+            each.work.wait()
         timing = unit.reduce_scatter_span().begin()
         self._on_their_way.append(self._scatter(unit).timed(timing))
         self._let_go(unit)

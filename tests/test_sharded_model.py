@@ -223,6 +223,25 @@ def test_a_step_moves_the_parameters_twice_and_their_gradients_once(two):
     assert moved["all_gather"] == steps * 2 * n_bytes + evaluated
 
 
+def gradients_on_their_way(n_layers: int) -> list[int]:
+    """Return of how many units the whole gradients are kept, whenever one more leaves."""
+    model, kept = shard.ShardedModel(nn.Sequential(*(nn.Linear(4, 4) for _ in range(n_layers)))), []
+
+    def counted(scatter, unit):
+        leaving = scatter(unit)
+        kept.append(1 + sum(not each.work.done for each in model._on_their_way))
+        return leaving
+
+    model._scatter = partial(counted, model._scatter)
+    model(torch.ones(2, 4)).sum().backward()
+    model.finish_gradient_synchronization()
+    return kept
+
+
+def test_only_two_units_whole_gradients_are_kept_until_they_have_arrived(two):
+    assert two.run(gradients_on_their_way, 5).values == [[1, 2, 2, 2, 2]] * 2
+
+
 # --- what cannot work -----------------------------------------------------------------------------
 
 

@@ -74,8 +74,9 @@ class Steps:
             self.note("after the forward pass")
             loss.backward()
             self.note("after the backward pass")
-            waited = [call.name for call in self.calls if call.name in REDUCES and call.waits]
-            left = [call.name for call in self.calls if call.name in REDUCES]
+            reduces = [call for call in self.calls if call.name in REDUCES]
+            waited = any(call.waits for call in reduces[-1:])  # for those before the given code may have waited
+            left = [call.name for call in reduces]
             self.model.finish_gradient_synchronization()
             self.note("after finish_gradient_synchronization")
         found = {"loss": loss.item(), "seen": self.seen, "calls": self.calls, "dtypes": dtypes}

@@ -160,13 +160,21 @@ class OnItsWay(NamedTuple):
         return self._replace(work=_TimedWork(self.work, timing))
 
 
-class _TimedWork(NamedTuple):
-    work: Any
-    timing: Any
+class _TimedWork:
+    """A work that ends ``timing`` once it is ``done``, and then lets go of what it has sent."""
+
+    def __init__(self, work: Any, timing: Any):
+        self._work, self._timing = work, timing
+
+    @property
+    def done(self) -> bool:
+        return self._work is None
 
     def wait(self) -> None:
-        self.work.wait()
-        self.timing.end()
+        if not self.done:
+            self._work.wait()
+            self._timing.end()
+        self._work = None
 
 
 def gradients_of(parameters: Sequence[nn.Parameter]) -> list[torch.Tensor]:

@@ -30,6 +30,7 @@ class LaunchPlan:
     variables: list[dict[str, str]]  # per rank
     link: Link | None
     check_collectives: bool = False
+    cells: bool = False  # they run cells: a fault costs the cell, not the rank
 
     def config(self, rank: int, port: int) -> RankConfig:
         """Return what a rank is told; ``port`` is that of the store where the ranks meet."""
@@ -45,6 +46,7 @@ class LaunchPlan:
             master_port=port,
             variables=self.variables[rank] | checks,
             link=self.link,
+            cells=self.cells,
         )
 
     @property

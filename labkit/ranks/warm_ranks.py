@@ -8,12 +8,13 @@ import inspect
 import pickle
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from labkit import trace
 from labkit.ranks import pickling
 from labkit.ranks.cell_output import CellDisplay, show
+from labkit.ranks.messages import Done
 from labkit.ranks.plain_values import Call
 from labkit.ranks.plan import LaunchPlan, decide
 from labkit.ranks.pool import LaunchCall, RankPool
@@ -35,7 +36,7 @@ class WarmRanks:
     ):
         """``decode`` makes a value of what a rank sent; unpickling, the default, may run code.
 
-        ``max_printed`` characters of what a run prints are shown.
+        ``max_printed`` characters of what each rank prints are shown.
         """
         self._plan, self._decode, self._max_printed = plan, decode, max_printed
         self._ranks: RankPool | None = None
@@ -59,7 +60,8 @@ class WarmRanks:
         """Run a call that has been checked. Nothing starts before it is packed."""
         __tracebackhide__ = True
         since, start_ns = time.monotonic(), time.perf_counter_ns()
-        call = LaunchCall(pickle.dumps(CallerEnvironment.here()), pickling.dumps_call(fn, args, kwargs), since)
+        packed = pickle.dumps(CallerEnvironment.here()), pickling.dumps_call(fn, args, kwargs)
+        call = LaunchCall(*packed, since, self._plan.timeout_s)
         try:
             with CellDisplay(self._max_printed) as display:
                 answers = self._started(since).run(call, display)
@@ -67,8 +69,7 @@ class WarmRanks:
             self._end(kill=True)
             raise
         seconds = time.monotonic() - since
-        rows = [row for i, answer in enumerate(answers) for row in trace.rank_events(answer.rows, i, start_ns)]
-        notes = list(dict.fromkeys(note for answer in answers for note in answer.notes))
+        rows, notes = spans(dict(enumerate(answers)), start_ns)
         values = [self._decode(answer.value) for answer in answers]
         return Run(values, seconds, self._plan, rows, notes, Call(fn, args, kwargs).kept())
 
@@ -97,6 +98,12 @@ class WarmRanks:
     def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         self._open = False
         self._end(kill=error_type is not None)
+
+
+def spans(answers: Mapping[int, Done], start_ns: int) -> tuple[list[tuple[Any, ...]], list[str]]:
+    """Return the spans of what each rank has answered, since ``start_ns``, and what it emulated."""
+    rows = [row for i, answer in answers.items() for row in trace.rank_events(answer.rows, i, start_ns)]
+    return rows, list(dict.fromkeys(note for answer in answers.values() for note in answer.notes))
 
 
 _OPTIONS = tuple(inspect.signature(decide).parameters)  # which launch and workers take, too
