@@ -28,6 +28,7 @@ What these share:
     frames             which lines of a stack are the reader's own
     run                what the reader gets of a run: values, spans, timings
     cells              cells that live on ranks, and what becomes of a fault in one
+    magics, rank_tabs  %ranks and %%ranks; how what their ranks display is shown
     errors             what the reader sees of a failure
     rank_output, cell_output   what ranks print: reading it, showing it
 

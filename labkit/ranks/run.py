@@ -51,6 +51,10 @@ class Run:
     def devices(self) -> list[str]:
         return self._plan.devices
 
+    @property
+    def has_spans(self) -> bool:
+        return bool(self._rows)
+
     @functools.cached_property
     def header(self) -> str:
         return ". ".join([self._plan.header(self.seconds), *self._notes])
