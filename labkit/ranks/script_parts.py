@@ -259,7 +259,7 @@ class ScriptParts:
         left = kept(value)
         kind = type(value).__name__
         if isinstance(left, LeftOut):
-            self.problems.append(f"{what} is {left.description}: make it inside the function")
+            self.problems.append(f"{what} is {left.description}: make it where it is used")
             return "..."
         if is_lambda(value):
             self.problems.append(f"{what} is a lambda, or holds one: name it by def")
