@@ -121,17 +121,19 @@ class ScriptParts:
         elif own_name != name:
             self.need(own_name, value, who)
             self.definitions.append(f"{name} = {own_name}")
-        elif value in STAND_INS if isinstance(value, LabName) else False:
-            self.definitions.append(self.source(STAND_INS[value], OWN_NAMES.__getitem__, name))
         elif isinstance(value, LabName):
-            self._write_from_lab(*value, who)
+            self._write_from_lab(value, who)
         elif is_code(value):
             self._write_from_cell(value, who)
         else:
             literal = self.literal(value, f"{name}, used by {who},")
             self.definitions.append(f"{name} = {laid_out(literal, before=len(name) + 3)}")
 
-    def _write_from_lab(self, module: str, name: str, who: str) -> None:
+    def _write_from_lab(self, value: LabName, who: str) -> None:
+        module, name = value
+        if value in STAND_INS:
+            self.definitions.append(self.source(STAND_INS[value], OWN_NAMES.__getitem__, name))
+            return
         text = _lab_source(module)
         statement = binding(parsed(text), name)
         if name == "TodoError":
