@@ -1,11 +1,8 @@
 """Scripts for torchrun, written from launched functions and from cells."""
 
-import atexit
 import builtins
-import contextlib
 import dis
 import functools
-import io
 import itertools
 import linecache
 import math
@@ -17,7 +14,6 @@ import types
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from labkit import dp, pipe, shard
 from labkit.cost import ETHERNET_1G
@@ -170,18 +166,6 @@ def test_all_that_cells_have_and_a_script_cannot_is_named_at_once():
 # --- what is written ------------------------------------------------------------------------------
 
 
-def run_script(text):
-    """Run a script in a warm rank, as torchrun would. Return what it prints."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(compile(text, "script.py", "exec"), vars(sys.modules["__main__"]))
-    atexit.unregister(dist.destroy_process_group)
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    return printed.getvalue()
-
-
 WITH_ALL_KINDS = '''
 import dataclasses, functools
 import torch, torch.distributed as dist
@@ -241,15 +225,6 @@ def fn(wrap, act, *, seed=0):
     dp.average_gradients(model)
     return half(x), model.first.bias.grad, config, shapes, tiny, folder, even(4), ETHERNET_1G
 '''
-
-
-def test_a_script_gives_what_launch_gave(cells):
-    fn = functools.partial(cells.run(WITH_ALL_KINDS)["fn"], "DDP", torch.relu)
-    text = script.from_call(functools.partial(fn, seed=1), PLAN)
-    values = launch(fn, seed=1, threads=1).values
-    assert launch(run_script, text, init=False, threads=1).values == [
-        f"rank {r}: {value!r}\n" for r, value in enumerate(values)
-    ]
 
 
 def test_a_script_of_a_function_that_forms_its_own_group_forms_none(cells):
