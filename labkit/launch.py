@@ -15,178 +15,43 @@ set and the process group is up.
 
 from __future__ import annotations
 
-import difflib
-import functools
-import inspect
 import os
-import pickle
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from labkit import stats, trace
-from labkit.base.measurement_html import as_html
 from labkit.base.notebook import in_notebook, static
 from labkit.cost import Link
-from labkit.ranks import pickling, rank, server_handle
-from labkit.ranks.cell_output import CellDisplay, show
+from labkit.ranks import rank, server_handle
 from labkit.ranks.errors import LaunchTimeout, RankError
 from labkit.ranks.messages import Progress
 from labkit.ranks.plan import BACKENDS, LaunchPlan, decide
-from labkit.ranks.pool import LaunchCall, RankPool
-from labkit.ranks.rank_config import CallerEnvironment, check_folders
+from labkit.ranks.rank_config import check_folders
+from labkit.ranks.run import Run
+from labkit.ranks.warm_ranks import WarmRanks, check_call
 
 if TYPE_CHECKING:
-    import pandas as pd
     import torch
 
-    from labkit.stats.repeated_times import RepeatedTimes
-
-__all__ = ["BACKENDS", "LaunchTimeout", "LinkTooFast", "RankError", "Run", "device", "launch", "progress", "workers"]
+__all__ = [
+    "BACKENDS",
+    "LaunchTimeout",
+    "LinkTooFast",
+    "RankError",
+    "Run",
+    "WarmRanks",
+    "device",
+    "launch",
+    "progress",
+    "workers",
+]
 
 T = TypeVar("T")
 
 
-# --- what comes back ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Run:
-    """What one function did on every rank.
-
-    ``values``: what it returned, a list in rank order, tensors on the CPU. ``backend``: ``"gloo"``
-    or ``"nccl"``. ``devices``: each rank's device, a list of str. ``seconds``: from the call until
-    every rank had answered. ``events``: every span of every rank as an event table, in seconds
-    since the call. ``timings``: one row per rank and span name.
-
-    As the last line of a cell it shows a header line and the timings. The header says what was
-    emulated, and so does ``.attrs["emulated"]`` of both tables, so that it is said wherever they
-    are shown or drawn. pd.concat loses it if the tables differ in it.
-    """
-
-    values: list[Any]
-    seconds: float
-    _plan: LaunchPlan
-    _rows: list[tuple[Any, ...]]
-    _notes: list[str]  # what the ranks emulated
-
-    @property
-    def backend(self) -> str:
-        return self._plan.backend
-
-    @property
-    def world_size(self) -> int:
-        return self._plan.world_size
-
-    @property
-    def devices(self) -> list[str]:
-        return self._plan.devices
-
-    @functools.cached_property
-    def header(self) -> str:
-        return ". ".join([self._plan.header(self.seconds), *self._notes])
-
-    @functools.cached_property
-    def events(self) -> pd.DataFrame:
-        emulated = ". ".join(filter(None, [self._plan.emulated, *self._notes]))
-        return trace.event_table(self._rows, measured=True, emulated=emulated)
-
-    @functools.cached_property
-    def timings(self) -> pd.DataFrame:
-        return trace.timings(self.events)
-
-    def repeats(self, by: str = "name", name: str | None = None) -> RepeatedTimes:
-        """Return the seconds of each repeat, a column per way: see :func:`labkit.stats.repeats`."""
-        return stats.repeats(self.events, by, name)
-
-    def __repr__(self) -> str:
-        return f"{self.header}\n{self.timings!r}" if self._rows else f"{self.header}\nno spans were recorded"
-
-    def _repr_html_(self) -> str:
-        table = self.timings._repr_html_() if self._rows else "<p>no spans were recorded</p>"  # type: ignore[operator]
-        return f"<p>{as_html(self.header)}</p>{table}"
-
-
 # --- launch and workers ---------------------------------------------------------------------------
-
-
-class WarmRanks:
-    """Warm ranks: started once, then one function after another runs on them within milliseconds.
-
-    See :func:`workers`.
-    """
-
-    def __init__(
-        self,
-        plan: LaunchPlan,
-        decode: Callable[[bytes | bytearray], Any] = pickling.loads,
-        max_printed: int = sys.maxsize,
-    ):
-        """``decode`` makes a value of what a rank sent; unpickling, the default, may run code.
-
-        ``max_printed`` characters of what a run prints are shown.
-        """
-        self._plan, self._decode, self._max_printed = plan, decode, max_printed
-        self._ranks: RankPool | None = None
-        self._open = True
-
-    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Run:
-        """Run ``fn(*args, **kwargs)`` on every rank.
-
-        A rank keeps its modules and globals from one run to the next.
-
-        Raises what :func:`launch` raises. After a RankError or a LaunchTimeout, and after a
-        function that left the process group out of step, the next run has new ranks.
-        """
-        __tracebackhide__ = True  # IPython shows the reader's frames, not this one
-        if not self._open:
-            raise RuntimeError("workers: these ranks ended with their with block; start new ones")
-        _check_call(fn, args, kwargs)
-        return self._run(fn, args, kwargs)
-
-    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
-        """Run a call that has been checked. Nothing starts before it is packed."""
-        __tracebackhide__ = True
-        since, start_ns = time.monotonic(), time.perf_counter_ns()
-        call = LaunchCall(pickle.dumps(CallerEnvironment.here()), pickling.dumps_call(fn, args, kwargs), since)
-        try:
-            with CellDisplay(self._max_printed) as display:
-                answers = self._started(since).run(call, display)
-        except BaseException:
-            self._end(kill=True)
-            raise
-        seconds = time.monotonic() - since
-        rows = [row for i, answer in enumerate(answers) for row in trace.rank_events(answer.rows, i, start_ns)]
-        notes = list(dict.fromkeys(note for answer in answers for note in answer.notes))
-        return Run([self._decode(answer.value) for answer in answers], seconds, self._plan, rows, notes)
-
-    def _started(self, since: float) -> RankPool:
-        """Return the ranks, which are asked for if there are none, or none that can go on."""
-        if self._ranks is not None and not self._ranks.in_step:
-            show("labkit: the last function left the process group out of step, so the ranks were started anew\n")
-            self._end(kill=True)
-        if self._ranks is None:
-            self._ranks = RankPool(self._plan, since)
-        return self._ranks
-
-    def _end(self, kill: bool = False, wait: bool = True) -> None:
-        ranks, self._ranks = self._ranks, None
-        if ranks is not None:
-            ranks.close(kill, wait)
-
-    def close(self, wait: bool = True) -> None:
-        """End the ranks, and wait until they are gone, unless ``wait=False``."""
-        self._open = False
-        self._end(wait=wait)
-
-    def __enter__(self) -> WarmRanks:
-        return self
-
-    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
-        self._open = False
-        self._end(kill=error_type is not None)
 
 
 def workers(
@@ -253,7 +118,7 @@ def launch(
     left behind.
     """
     __tracebackhide__ = True
-    _check_call(fn, args, kwargs)
+    check_call(fn, args, kwargs)
     check_folders()
     plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with, check_collectives)
     _check_link_is_slower(plan)
@@ -264,40 +129,12 @@ def launch(
         ranks.close(wait=plan.backend == "nccl")  # the next launch may need the memory of the GPU
 
 
-_OPTIONS = tuple(inspect.signature(workers).parameters)
-
-
-def _check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse a call that could not work on any rank."""
-    __tracebackhide__ = True
-    if not callable(fn):
-        raise TypeError(f"launch: fn is {fn!r}, expected a function to run on each rank (without calling it yourself)")
-    try:
-        signature = inspect.signature(fn)
-    except (TypeError, ValueError):  # some builtins tell nothing of their parameters
-        return
-    bound = fn.keywords if isinstance(fn, functools.partial) else {}
-    name = getattr(fn, "__name__", repr(fn))
-    if taken := [option for option in _OPTIONS if option in signature.parameters and option not in bound]:
-        raise TypeError(
-            f"launch: {name} has a parameter named {taken[0]!r}, which launch itself takes. "
-            f"Bind it first: launch(functools.partial({name}, {taken[0]}=...), ...)"
-        )
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        hint = _hint(signature, args, kwargs)
-        raise TypeError(f"launch: {name}{signature} cannot be called with what was given: {error}{hint}") from None
-
-
-def _hint(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return what was perhaps meant by a call that does not fit: a misspelt option, or ranks."""
-    for name in kwargs.keys() - signature.parameters.keys():
-        if close := difflib.get_close_matches(name, _OPTIONS, n=1):
-            return f". Did you mean {close[0]}=...?"
-    if len(args) == 1 and not signature.parameters and isinstance(args[0], int):
-        return f". Did you mean world_size={args[0]}? What follows fn is passed on to it"
-    return ""
+def _plan_ranks(world_size: int, **options: Any) -> LaunchPlan:
+    """Return the plan for ``%ranks``, whose options are those of :func:`launch`, once checked."""
+    check_folders()
+    plan = decide(world_size, init=True, **options)
+    _check_link_is_slower(plan)
+    return plan
 
 
 # --- a link must be slower than what it is emulated over ------------------------------------------
@@ -373,5 +210,8 @@ def progress(iterable: Iterable[T], desc: str = "") -> Iterator[T]:
 
 if sys.platform == "win32":
     raise ImportError("labkit.launch needs Linux or macOS; on Windows use WSL (see docs/platforms.md)")
-if in_notebook():
+if in_notebook() and rank.current is None:
     server_handle.forks.start_ahead()  # it imports torch in the background, so the first cell need not wait
+    from labkit.ranks import magics  # here, because it needs IPython
+
+    magics.load(_plan_ranks)

@@ -14,8 +14,7 @@ from transformers import GPT2LMHeadModel
 
 from labkit import models
 from labkit.parallel.gpt2 import PipedBlocks
-from labkit.pipe import ScheduledPipeline, prepare_pipeline_parallel
-from labkit.schedule import interleaved, zero_bubble_v
+from labkit.pipe import prepare_pipeline_parallel
 from labkit.trace import record
 from labkit.train.translation import EOS_DE_ID, Example, collate, generate, target_loss
 
@@ -134,21 +133,6 @@ def test_an_attention_that_needs_a_mask_is_refused_by_name_and_may_be_changed():
 # --- one mode after another -----------------------------------------------------------------------
 
 
-def test_preparing_again_and_placing_again_end_the_threads_of_before():
-    gpt2 = pipeline_parallel(2, split_size=7)
-    three = ["cpu:0", "cpu:1", "cpu:2"]
-    for again, n_micro in (
-        (lambda: prepare_pipeline_parallel(gpt2, 2), 4),
-        (lambda: models.parallelize(gpt2, three), 0),
-    ):
-        workers = gpt2.transformer.h.pipe._workers
-        assert again() is gpt2 and not any(worker.is_alive() for worker in workers)
-        with record() as recording:
-            check_equal(loss_and_gradients(gpt2), loss_and_gradients(single()))
-        assert recording.events.micro_batch.nunique() == n_micro
-    assert len(prepare_pipeline_parallel(gpt2, 2).transformer.h.pipe.partitions) == 3
-
-
 @pytest.mark.parametrize(
     ("make", "split_size", "error", "message"),
     [
@@ -195,12 +179,3 @@ def test_copies_of_the_tied_weight_have_gradients_that_add_up_to_the_single_devi
     found["transformer.wte.weight"] = sum(tied.values())
     found.pop("lm_head.weight", None)
     check_equal((loss.detach(), found), expected_in_stages())
-
-
-@pytest.mark.parametrize("schedule", [interleaved(1, 3, 3), zero_bubble_v(1, 2)])
-def test_a_pipeline_of_one_rank_has_the_single_devices_loss_and_gradients(schedule):
-    gpt2 = single()
-    pipeline = ScheduledPipeline(models.stages(gpt2, schedule.n_stages), schedule, mean_loss)
-    loss = pipeline.step(BATCH.inputs, BATCH.labels)
-    found = {name: parameter.grad for name, parameter in gpt2.named_parameters()}
-    check_equal((loss, found), expected_in_stages())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -101,19 +102,19 @@ class Steps:
             found.append(torch.cat(pieces) if len(pieces) == len(unit.parameters) else None)
         return found + [p.grad for p in self.model.replicated]
 
-    # --- in one process ---------------------------------------------------------------------------
 
-    def right(self, step: int, rank: int, rows_of: int | None = None) -> tuple[float, list[torch.Tensor]]:
-        """Return a rank's loss, and what :meth:`gradients` should be: of all rows or a rank's."""
-        net, rows = self.net(), self.rows(step)
-        loss = net(rows.chunk(N)[rank]).square().mean().item()
-        net(rows if rows_of is None else rows.chunk(N)[rows_of]).square().mean().backward()
-        parts = []
-        for name in LAYERS:
-            row = torch.cat([p.grad.flatten() for p in getattr(net, name).parameters()])
-            length = -(-len(row) // N)
-            parts.append(row[rank * length : (rank + 1) * length])
-        return loss, parts + [p.grad for p in net.norm.parameters() if p.grad is not None]
+@functools.cache
+def of_one_process(case: Steps, step: int, rank: int, rows_of: int | None = None) -> tuple[float, list[torch.Tensor]]:
+    """Return a rank's loss, and what its gradients should be: of all rows or a rank's."""
+    net, rows = case.net(), case.rows(step)
+    loss = net(rows.chunk(N)[rank]).square().mean().item()
+    net(rows if rows_of is None else rows.chunk(N)[rows_of]).square().mean().backward()
+    parts = []
+    for name in LAYERS:
+        row = torch.cat([p.grad.flatten() for p in getattr(net, name).parameters()])
+        length = -(-len(row) // N)
+        parts.append(row[rank * length : (rank + 1) * length])
+    return loss, parts + [p.grad for p in net.norm.parameters() if p.grad is not None]
 
 
 def _dtype(tensors: Any) -> str:
@@ -153,7 +154,7 @@ def all_calls_have_ended(case: Steps, seen: Any) -> Any:
 def layers_compute_with_all_of_their_weights(case: Steps, seen: Any) -> Finding:
     """In the forward pass each layer has its whole weights, as in one process."""
     for rank, step, found in each_step(seen):
-        right, _ = case.right(step, rank)
+        right, _ = of_one_process(case, step, rank)
         if not near(case, found["loss"], right):
             return (
                 f"rank {rank}, step {step}: the loss is {found['loss']:.4g}, expected {right:.4g}. unit.full has to hold the "
@@ -214,8 +215,8 @@ def gradients_leave_while_backward_goes_on(case: Steps, seen: Any) -> Finding:
 def gradients_are_averaged(case: Steps, seen: Any) -> Finding:
     """Then the gradients of pieces, and of what is replicated, are the means over the ranks."""
     for rank, step, found in each_step(seen):
-        _, right = case.right(step, rank)
-        own = case.right(step, rank, rows_of=rank)[1]
+        _, right = of_one_process(case, step, rank)
+        own = of_one_process(case, step, rank, rows_of=rank)[1]
         names = [
             *(f"the pieces of {name}" for name in LAYERS),
             *(f"norm.{p}, which is replicated" for p in ("weight", "bias")),

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from labkit.base.notebook import static
-from labkit.ranks.messages import Progress
+from labkit.ranks.messages import Progress, Shown
 
 # Where it is set, it is told how far the slowest rank has come, in place of a bar in the cell.
 on_progress: ContextVar[Callable[[Progress], None] | None] = ContextVar("on_progress", default=None)
@@ -39,34 +39,49 @@ class CellDisplay:
     """Shows what the ranks of one run print, and how far they have come, until its block ends.
 
     Lines are shown as they come; where outputs are for keeping, they are held until the end and
-    shown in rank order. If there are more than ``max_characters``, the rest is left out, and a line
-    says so. There is a bar for each description, as far as the slowest rank. Those that are
+    shown in rank order. If a rank's are more than ``max_characters``, the rest is left out, and a
+    line says so. There is a bar for each description, as far as the slowest rank. Those that are
     full are gone when it is over, or a cell with many runs would be full of them.
     """
 
     def __init__(self, max_characters: int = sys.maxsize):
-        self._held, self._rest = static(), max_characters
+        self._held = static()
+        self._rest: dict[int, int] = defaultdict(lambda: max_characters)
         self._lines: dict[int, list[str]] = defaultdict(list)
         self._bars: dict[str, Any] = {}
+        self.bundles: dict[int, list[dict[str, Any]]] = {}  # what cells have shown, by rank
         self._counts: dict[str, dict[int, int]] = defaultdict(dict)
 
     def lines(self, rank: int, lines: Iterable[str]) -> None:
         """Show lines that a rank has printed, now or at the end."""
-        self._lines[rank] += self._shortened(lines)
+        self._lines[rank] += self._shortened(rank, lines)
         if not self._held:
             self._show_lines()
 
-    def _shortened(self, lines: Iterable[str]) -> Iterator[str]:
+    def _shortened(self, rank: int, lines: Iterable[str]) -> Iterator[str]:
         for line in lines:
-            if self._rest > 0:
-                yield line[: self._rest]
-                self._rest -= len(line) + 1
-                if self._rest <= 0:
+            if self._rest[rank] > 0:
+                yield line[: self._rest[rank]]
+                self._rest[rank] -= len(line) + 1
+                if self._rest[rank] <= 0:
                     yield "labkit: further output is left out"
 
     def _show_lines(self) -> None:
         for rank in sorted(self._lines):
             show("".join(f"[rank {rank}] {line}\n" for line in self._lines.pop(rank)))
+
+    def shown(self, rank: int, shown: Shown) -> None:
+        """Keep what a rank's cell has shown; an update replaces what it is of."""
+        bundles = self.bundles.setdefault(rank, [])
+        bundle = {"kind": shown.kind, "data": shown.data, "metadata": shown.metadata}
+        if shown.kind == "clear":
+            bundles.clear()
+        elif shown.kind == "update":
+            for each in bundles:
+                if each.get("display_id") == shown.display_id:
+                    each |= {"data": shown.data, "metadata": shown.metadata}
+        else:
+            bundles.append(bundle | {"display_id": shown.display_id} if shown.display_id else bundle)
 
     def progress(self, rank: int, progress: Progress) -> None:
         """Move the bar of a loop to where its slowest rank is."""

@@ -53,17 +53,25 @@ class LaunchTimeout(RuntimeError):
     ``.stacks`` is ``{rank: text}``: where each one was when the time was up. ``began`` says whether
     any of them had begun by then; ``advice`` is one more line for the reader. Of a ``hang`` the
     message says who waits for what, and why; ``.hang`` is None where only the time was up.
+    ``ended`` says whether the ranks were; otherwise only what they ran was.
     """
 
     def __init__(
-        self, timeout_s: float, stacks: dict[int, str], began: bool = True, advice: str = "", hang: Hang | None = None
+        self,
+        timeout_s: float,
+        stacks: dict[int, str],
+        began: bool = True,
+        advice: str = "",
+        hang: Hang | None = None,
+        ended: bool = True,
     ):
-        late = f"the ranks did not finish within timeout_s={timeout_s:g} s and were ended. " + (
+        were_ended = "were ended" if ended else "were taken out of the cell"
+        late = f"the ranks did not finish within timeout_s={timeout_s:g} s and {were_ended}. " + (
             "A collective never ends unless every rank joins it. Below is where each rank was."
         )
         never = f"no rank had begun within timeout_s={timeout_s:g} s, which counts from the call"
         super().__init__(
-            f"deadlock: no rank can go on; all were ended. {hang.cause}" if hang else late if began else never
+            f"deadlock: no rank can go on; all {were_ended}. {hang.cause}" if hang else late if began else never
         )
         self.stacks, self.hang = stacks, hang
         if hang:
@@ -115,6 +123,7 @@ def how_it_ended(status: int) -> tuple[str, str]:
 MAX_MESSAGE_CHARACTERS = 10_000  # characters of an exception's text that are shown
 _PACKAGE = os.path.dirname(__file__) + os.sep
 _WORK_LOG = _PACKAGE + "work_log.py"  # between a call and torch's own method
+_IPYTHON = os.sep + os.path.join("IPython", "core", "")
 _MULTIPROCESSING = os.path.dirname(multiprocessing.__file__) + os.sep
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")  # what is not ASCII, in a dump
 
@@ -187,6 +196,8 @@ def _readable_stack(thread: str) -> str:
             continue
         source = linecache.getline(file, int(rest.split(" ")[0])).strip()
         frames.append(f"{line}\n    {source}" if source else line)
+    while frames and _IPYTHON in frames[-1]:  # on its way to a rank's cell
+        frames.pop()
     if not frames and any("Thread 0x" in line for line in heading):
         return ""
     return "\n".join([*heading, *reversed(frames)]).strip()

@@ -57,6 +57,27 @@ class Failed(NamedTuple):
     message: str
     traceback: str
     is_consequence: bool  # of another rank's, which is the one to report
+    group_state: tuple[int, ...] | None = None  # see Rank._group_state
+
+
+class Shown(NamedTuple):
+    """What a cell has shown: a mime bundle, as plain data.
+
+    ``kind`` is "display", "result" for the last expression, "update" of what was displayed under
+    ``display_id`` before, or "clear": forget what was shown.
+    """
+
+    kind: str
+    data: dict[str, Any]
+    metadata: dict[str, Any]
+    display_id: str = ""
+
+
+class Completed(NamedTuple):
+    """What may stand for a word of the notebook's ``number``-th question."""
+
+    number: int
+    matches: list[str]
 
 
 class Place(NamedTuple):
@@ -123,8 +144,8 @@ class RankState(NamedTuple):
     unknown: str
 
 
-Message = Progress | Done | Failed | RankState
-_CLASSES = {cls.__name__: cls for cls in (Progress, Done, Failed, RankState, Begun, Place)}
+Message = Progress | Done | Failed | Shown | Completed | RankState
+_CLASSES = {cls.__name__: cls for cls in (Progress, Done, Failed, Shown, Completed, RankState, Begun, Place)}
 
 
 def encode(message: Message) -> bytes:

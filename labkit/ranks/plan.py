@@ -30,6 +30,7 @@ class LaunchPlan:
     variables: list[dict[str, str]]  # per rank
     link: Link | None
     check_collectives: bool = False
+    cells: bool = False  # they run cells: a fault costs the cell, not the rank
 
     def config(self, rank: int, port: int) -> RankConfig:
         """Return what a rank is told; ``port`` is that of the store where the ranks meet."""
@@ -45,13 +46,14 @@ class LaunchPlan:
             master_port=port,
             variables=self.variables[rank] | checks,
             link=self.link,
+            cells=self.cells,
         )
 
     @property
     def emulated(self) -> str:
         return f"emulated link: {self.link}" if self.link else ""
 
-    def header(self, seconds: float) -> str:
+    def header(self, seconds: float | None = None) -> str:
         from labkit.base import formats  # here, because it loads pandas
 
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
@@ -60,7 +62,7 @@ class LaunchPlan:
             ranks,
             formats.fact(f"{self.backend}: {self.why}"),
             threads,
-            formats.measured(seconds, "s"),
+            "" if seconds is None else formats.measured(seconds, "s"),
             self.emulated,
         ]
         return " ".join(filter(None, parts))

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import select
 import selectors
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import psutil
 
 from labkit.base.interrupts import uninterrupted
 from labkit.base.texts import listed
 from labkit.ranks import messages, server_handle
+from labkit.ranks.call_reader import Question
 from labkit.ranks.cell_output import CellDisplay, is_stopped, show
 from labkit.ranks.errors import NCCL_ADVICE, LaunchTimeout, RankError, check_loopback, explain_refusal, how_it_ended
 from labkit.ranks.hang import FRESH_S, QUIET_S, Hang, find_hang
-from labkit.ranks.messages import Done, Failed
+from labkit.ranks.messages import NOWHERE, Completed, Done, Failed, Progress, RankState
 from labkit.ranks.plan import LaunchPlan
 from labkit.ranks.rank_config import working_directory
 from labkit.ranks.rank_handle import Died, RankHandle
@@ -42,6 +46,9 @@ STOPPED_SERVER = (
     "kill -CONT {0}"
 )
 
+# What is known of a rank that the call is not for, and that has said nothing since its last.
+RETURNED = RankState(0, False, 0, 0, NOWHERE, "", -1, "", False, (), "")
+
 
 class ServerUnusable(Exception):
     """The fork server died, or CUDA is in use in it: ranks must be fresh interpreters."""
@@ -53,6 +60,7 @@ class LaunchCall(NamedTuple):
     caller: bytes  # a CallerEnvironment, pickled
     function: bytes  # with its arguments, pickled
     since: float
+    timeout_s: float
 
 
 class RankPool:
@@ -65,6 +73,9 @@ class RankPool:
     def __init__(self, plan: LaunchPlan, since: float):
         self.plan, self.in_step, self._owner = plan, True, os.getpid()
         self.handles: list[RankHandle] = []
+        self.called: list[RankHandle] = []  # those that the present call is for
+        self._questions = 0
+        self.port = 0  # of the store where they meet
         self._start(server_handle.forks if server_handle.forks.usable else server_handle.fresh, since)
 
     def _start(self, server: ServerHandle, since: float) -> None:
@@ -82,31 +93,37 @@ class RankPool:
                         raise LaunchTimeout(self.plan.timeout_s, dict.fromkeys(range(n), NOT_ASKED_FOR), began=False)
                     with uninterrupted():
                         self.handles.append(RankHandle(rank, listener.fileno(), server))
-                port = listener.getsockname()[1]
-            location = pickle.dumps((working_directory(), list(sys.path)))  # where a rank finds the lab
+                self.port = listener.getsockname()[1]
             for handle in self.handles:
-                handle.send(location, pickle.dumps(self.plan.config(handle.rank, port)), deadline)
-                # Functions, not methods: in a circle with its selector, the object would outlive
-                # its last user.
-                self._selector.register(handle.output, selectors.EVENT_READ, (RankPool._hear_output, handle))
-                self._selector.register(handle.connection, selectors.EVENT_READ, (RankPool._hear_message, handle))
-                self._selector.register(handle.control, selectors.EVENT_READ, (RankPool._hear_server, handle))
+                self._introduce(handle, deadline)
         except BaseException as error:
             self.close(kill=True)
             if isinstance(error, OSError):
                 explain_refusal(error, n)
             raise
 
+    def _introduce(self, handle: RankHandle, deadline: float) -> None:
+        """Tell a rank where it stands, and listen to it from now on."""
+        location = pickle.dumps((working_directory(), list(sys.path)))  # where a rank finds the lab
+        handle.send(location, pickle.dumps(self.plan.config(handle.rank, self.port)), deadline)
+        # Functions, not methods: in a circle with its selector, the object would outlive its last
+        # user.
+        self._selector.register(handle.output, selectors.EVENT_READ, (RankPool._hear_output, handle))
+        self._selector.register(handle.connection, selectors.EVENT_READ, (RankPool._hear_message, handle))
+        self._selector.register(handle.control, selectors.EVENT_READ, (RankPool._hear_server, handle))
+
     # --- one call ---------------------------------------------------------------------------------
 
-    def run(self, call: LaunchCall, display: CellDisplay) -> list[Done]:
-        """Run a call on every rank.
+    def run(self, call: LaunchCall, display: CellDisplay, on: Sequence[int] | None = None) -> list[Done]:
+        """Run a call on every rank, or ``on`` some.
 
         Return what each has answered, in rank order; values stay pickled.
 
-        Raises RankError or LaunchTimeout; the ranks are unusable then, and close(kill=True) is due.
+        Raises RankError or LaunchTimeout. The ranks are unusable then, and close(kill=True) is due;
+        those that run cells are usable after end_call().
         """
         __tracebackhide__ = True
+        self.called = [self.handles[rank] for rank in (on if on is not None else range(len(self.handles)))]
         try:
             return self._run(call, display)
         except ServerUnusable:  # none of them has started, so they can still be started in another way
@@ -114,13 +131,17 @@ class RankPool:
                 show(f"labkit: {why}\n")
             self.close(kill=True)
             self._start(server_handle.fresh, call.since)
+            self.called = list(self.handles)
             return self._run(call, display)
 
     def _run(self, call: LaunchCall, display: CellDisplay) -> list[Done]:
         __tracebackhide__ = True
-        deadline = call.since + self.plan.timeout_s
+        deadline = call.since + call.timeout_s
         for handle in self.handles:
-            handle.begin(call.caller, call.function, deadline)
+            handle.answer = None
+        with self._whole_messages():
+            for handle in self.called:
+                handle.begin(call.caller, call.function, deadline)
         try:
             hang = self._listen_until(deadline, display)
             stacks = self._stacks() if self._first_failure() is None and self._unanswered() else None
@@ -131,13 +152,66 @@ class RankPool:
         if stacks is not None:
             began = any(handle.pid for handle in self.handles)
             advice = " ".join([NCCL_ADVICE] * (self.plan.backend == "nccl") + [self._at_work()] * (hang is None))
-            raise LaunchTimeout(self.plan.timeout_s, stacks, began, advice, hang)
-        answers = [handle.answer for handle in self.handles if isinstance(handle.answer, Done)]
-        self.in_step = len({answer.group_state for answer in answers}) == 1 and answers[0].group_state is not None
-        return answers
+            raise LaunchTimeout(call.timeout_s, stacks, began, advice, hang, ended=not self.plan.cells)
+        self._note_step()
+        return [handle.answer for handle in self.called if isinstance(handle.answer, Done)]
+
+    def _note_step(self) -> None:
+        """Note whether the call has left the process group in step."""
+        states = {handle.group_state for handle in self.handles}
+        self.in_step = len(states) == 1 and None not in states
+
+    def _whole_messages(self) -> AbstractContextManager[object]:
+        """Have no interrupt cut a message of ranks that are to be used after it."""
+        return uninterrupted() if self.plan.cells else nullcontext()
 
     def _unanswered(self) -> list[RankHandle]:
-        return [handle for handle in self.handles if handle.answer is None]
+        return [handle for handle in self.called if handle.answer is None]
+
+    def end_call(self, display: CellDisplay, patience_s: float) -> list[RankHandle]:
+        """Have the ranks that are still in a call leave it. Return those that have not in time."""
+        self.in_step = self.in_step and not self._unanswered()
+        for handle in self._unanswered():
+            handle.end_call()
+        deadline = time.monotonic() + patience_s
+        while self._unanswered() and (left_s := deadline - time.monotonic()) > 0:
+            self._hear(left_s, deadline, display)
+        if self.in_step:
+            self._note_step()
+        self._drain(display)
+        return self._unanswered()
+
+    def replace(self, ranks: Sequence[int]) -> None:
+        """End some ranks, and start others in their place. With rank 0 goes the store: see port."""
+        deadline = time.monotonic() + self.plan.timeout_s
+        with socket.create_server(("127.0.0.1", 0), backlog=len(self.handles)) as listener, uninterrupted():
+            if 0 in ranks:
+                self.port = listener.getsockname()[1]
+            old = [self.handles[rank] for rank in ranks]
+            for handle in old:
+                for each in (handle.output, handle.connection, handle.control):
+                    with contextlib.suppress(KeyError):  # it has ended
+                        self._selector.unregister(each)
+            _end(old, kill=True, wait=True)
+            for rank in ranks:
+                self.handles[rank] = RankHandle(rank, listener.fileno(), self._server)
+                self._introduce(self.handles[rank], deadline)
+            self.called = []
+
+    def ask(self, rank: int, answer: Callable[..., Completed], *args: Any, timeout_s: float) -> Completed | None:
+        """Ask a rank what it can answer besides a call; None if it does not in time."""
+        handle, deadline = self.handles[rank], time.monotonic() + timeout_s
+        self._questions += 1
+        with uninterrupted():
+            handle.send(pickle.dumps(Question(answer, (self._questions, *args))), b"", deadline)
+            while (left_s := deadline - time.monotonic()) > 0:
+                if not select.select([handle.connection], [], [], left_s)[0]:
+                    return None
+                with contextlib.suppress(EOFError):
+                    handle.receive(deadline)
+                if handle.completed is not None and handle.completed.number == self._questions:
+                    return handle.completed
+        return None
 
     def _listen_until(self, deadline: float, display: CellDisplay) -> Hang | None:
         """Listen until all have answered, or the time is up; a moment longer after a failure.
@@ -149,14 +223,20 @@ class RankPool:
             if is_stopped.get()():
                 raise KeyboardInterrupt
             left_s = deadline - time.monotonic()
-            for key, _ in self._selector.select(min(max(left_s, 0.0), WAKE_S)):
-                hear, handle = key.data
-                hear(self, handle, deadline, display)
+            self._hear(left_s, deadline, display)
             if not failed and any(isinstance(handle.answer, Failed | Died) for handle in self.handles):
                 failed, deadline = True, min(deadline, time.monotonic() + GRACE_S)
             if not failed and (hang := self._hang()) is not None:
                 return hang
         return None
+
+    def _hear(self, left_s: float, deadline: float, display: CellDisplay) -> None:
+        """Wait a moment for something to come, and hear it."""
+        ready = self._selector.select(min(max(left_s, 0.0), WAKE_S))
+        with self._whole_messages():
+            for key, _ in ready:
+                hear, handle = key.data
+                hear(self, handle, deadline, display)
 
     def _at_work(self) -> str:
         """Return which ranks were not waiting when the time was up."""
@@ -174,9 +254,10 @@ class RankPool:
     def _hang(self) -> Hang | None:
         """Return why no rank can go on, if that is so and all have stood still for a while."""
         earliest_ns = time.perf_counter_ns() - int(FRESH_S * 1e9)
-        if any(h.state is None or (h.state.in_call and h.state.at_ns < earliest_ns) for h in self.handles):
+        states = {h.rank: h.state or (RETURNED if h not in self.called else None) for h in self.handles}
+        if any(state is None or (state.in_call and state.at_ns < earliest_ns) for state in states.values()):
             return None
-        return find_hang({handle.rank: handle.state for handle in self.handles}, QUIET_S)
+        return find_hang(states, QUIET_S)
 
     def _hear_output(self, handle: RankHandle, deadline: float, display: CellDisplay) -> None:
         lines, _ = handle.output.read()
@@ -187,12 +268,14 @@ class RankPool:
 
     def _hear_message(self, handle: RankHandle, deadline: float, display: CellDisplay) -> None:
         try:
-            progress = handle.receive(deadline)
+            message = handle.receive(deadline)
         except EOFError:  # its process has ended or is about to, which its server will report
             self._selector.unregister(handle.connection)
             return
-        if progress is not None:
-            display.progress(handle.rank, progress)
+        if isinstance(message, Progress):
+            display.progress(handle.rank, message)
+        elif message is not None:
+            display.shown(handle.rank, message)
 
     def _hear_server(self, handle: RankHandle, deadline: float, display: CellDisplay) -> None:
         if handle.poll() is None:  # it has begun
@@ -266,18 +349,22 @@ class RankPool:
         with uninterrupted():
             handles, self.handles = self.handles, []
             self._selector.close()
-            for handle in handles:
-                if kill:
-                    handle.signal(signal.SIGKILL)
-                messages.hang_up(handle.connection)
-            if kill or wait:
-                # One that has not begun never will: its server finds that it is released.
-                running = [handle for handle in handles if handle.poll() is None and handle.pid is not None]
-                for handle in _still_running(running):
-                    handle.signal(signal.SIGKILL)
-                _still_running(running)
-            for handle in handles:
-                handle.close()
+            _end(handles, kill, wait)
+
+
+def _end(handles: Sequence[RankHandle], kill: bool, wait: bool) -> None:
+    for handle in handles:
+        if kill:
+            handle.signal(signal.SIGKILL)
+        messages.hang_up(handle.connection)
+    if kill or wait:
+        # One that has not begun never will: its server finds that it is released.
+        running = [handle for handle in handles if handle.poll() is None and handle.pid is not None]
+        for handle in _still_running(running):
+            handle.signal(signal.SIGKILL)
+        _still_running(running)
+    for handle in handles:
+        handle.close()
 
 
 def _still_running(handles: list[RankHandle]) -> list[RankHandle]:

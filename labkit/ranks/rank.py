@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import socket
 import sys
@@ -11,16 +12,20 @@ import threading
 import time
 import warnings
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from labkit import trace
 from labkit.base.consequence import is_consequence
 from labkit.base.rendezvous import without_name_server
 from labkit.ranks import messages, pickling
+from labkit.ranks.call_reader import CallReader
 from labkit.ranks.errors import explain_pickling, format_error, message_of
 from labkit.ranks.messages import Done, Failed, Message, encode
-from labkit.ranks.rank_config import RankConfig
+from labkit.ranks.rank_config import CallerEnvironment, GroupNumber, RankConfig
 from labkit.ranks.rank_state import RankWatch
+
+if TYPE_CHECKING:  # it loads torch
+    from labkit.ranks.group_sockets import GroupSockets
 
 STORE_TIMEOUT_S = 300.0
 AFTER_NOTEBOOK_S = 15.0  # more than the notebook takes to end ranks once their time is up
@@ -49,10 +54,13 @@ class Rank:
     def __init__(self, connection: socket.socket, config: RankConfig, listener: int):
         self.connection, self.config, self.listener = connection, config, listener
         self.store: Any = None
+        self._hosted: Any = None  # rank 0 keeps the store that it hosts, though it may connect to it anew
         self._pid = os.getpid()
         self._sending = threading.Lock()
         self._groups = 0
         self._watch = RankWatch(self.send)
+        self._sockets: GroupSockets | None = None  # of ranks that run cells
+        self._calls = CallReader(connection, self.send, self._end_waits) if config.cells else None
 
     def send(self, message: Message) -> None:
         """Send a message to the notebook, from any thread. A Done's value is not copied."""
@@ -65,9 +73,10 @@ class Rank:
 
     def serve(self) -> None:
         """Run one call after another until the notebook closes the connection."""
+        receive = self._calls.receive if self._calls else functools.partial(messages.receive, self.connection)
         while True:
             try:
-                caller, call = messages.receive(self.connection)
+                caller, call = receive()
             except EOFError:
                 return
             self._answer(caller, call)
@@ -76,8 +85,10 @@ class Rank:
         recorder = trace.Recorder()
         self._watch.begin()
         try:
-            pickling.loads(caller).enter(self.config)
-            self._prepare_torch()
+            here: CallerEnvironment = pickling.loads(caller)
+            self._leave_old_group(here.group)
+            here.enter(self.config)
+            self._prepare_torch(form=here.group is not None or not self.config.cells)
             fn, args, kwargs = pickling.loads(call)
             recorder.start("cuda" if self.config.device.startswith("cuda") else "cpu")
             value = fn(*args, **kwargs)
@@ -85,14 +96,21 @@ class Rank:
             if self.config.device.startswith("cuda"):
                 trace.synchronize()  # that is part of the run, and so is what fails there
             rows = recorder.finish()
-            self._reply(Done(rows, recorder.notes, self._group_state(), self._pack(value, fn)))
+            done = Done(rows, recorder.notes, self._group_state(), self._pack(value, fn))
+            self._leave_call()
+            self._reply(done)
         except BaseException as error:  # SystemExit too: the rank stays until the notebook has heard of it
             caught_ns = time.perf_counter_ns()  # first of all: the rank that failed first is named by it
+            self._leave_call()
             self._end_a_forked_copy(error)
             recorder.discard()
             explain_pickling(error)
             what = type(error).__name__, message_of(error), format_error(error)
-            self._reply(Failed(caught_ns, *what, is_consequence(error)))
+            self._reply(Failed(caught_ns, *what, is_consequence(error), self._state_after_failure()))
+
+    def _leave_call(self) -> None:
+        if self._calls is not None:
+            self._calls.leave()
 
     def _reply(self, message: Message) -> None:
         _flush()
@@ -128,8 +146,31 @@ class Rank:
                 f"{name} returned what cannot be sent back: {pickling.explain({'the value': value}, error)}"
             ) from None
 
-    def _prepare_torch(self) -> None:
-        """Set threads, device, store and process group, as the function finds them."""
+    def _end_waits(self, firmly: bool) -> None:
+        """Have what waits for other ranks raise: collectives, or ``firmly`` the store's as well."""
+        if self._sockets is not None:
+            self._sockets.shut()
+            if firmly:
+                self._sockets.shut_store()
+
+    def _leave_old_group(self, wanted: GroupNumber | None) -> None:
+        """Leave the process group if another is wanted, and the store if it is elsewhere."""
+        if wanted is None or wanted.number == self._groups:
+            return
+        dist = sys.modules.get("torch.distributed")
+        if self.store is not None and dist is not None and dist.is_initialized():
+            with contextlib.suppress(Exception):  # a group whose connections are shut may complain
+                dist.destroy_process_group()
+        self._groups = wanted.number - 1
+        shut = self._sockets is not None and self._sockets.store_is_shut
+        if shut or wanted.port != self.config.master_port:
+            self.config, self.store = self.config._replace(master_port=wanted.port), None
+
+    def _prepare_torch(self, form: bool = True) -> None:
+        """Set threads, device, store and process group, as the function finds them.
+
+        ``form``: form a group if there is none.
+        """
         import torch
         import torch.distributed as dist
 
@@ -151,9 +192,15 @@ class Rank:
             self._watch.log = WORK_LOG
             if config.link is None:  # an emulated one has a class of its own, over torch's
                 WORK_LOG.watch(dist.ProcessGroup)
+            if config.cells:
+                from labkit.ranks.group_sockets import GroupSockets
+
+                self._sockets = self._sockets or GroupSockets()
+                self._sockets.watch(config.master_port)
+                self._sockets.store_is_shut = False
             self.store = self._meet()
         dist.set_debug_level_from_env()  # torch has been imported before, in another environment
-        if config.init and not dist.is_initialized():
+        if form and config.init and not dist.is_initialized():
             self._groups += 1
             store = dist.PrefixStore(f"labkit/{self._groups}", self.store)
             dist.init_process_group(
@@ -175,11 +222,14 @@ class Rank:
         from torch.distributed import TCPStore
 
         rank, world_size, port = self.config.rank, self.config.world_size, self.config.master_port
-        timeout, listener = timedelta(seconds=STORE_TIMEOUT_S), self.listener if rank == 0 else None
+        timeout, hosts = timedelta(seconds=STORE_TIMEOUT_S), rank == 0 and self._hosted is None
+        listener = self.listener if hosts else None
         with without_name_server():
-            return TCPStore(
-                "127.0.0.1", port, world_size, rank == 0, timeout, wait_for_workers=False, master_listen_fd=listener
+            store = TCPStore(
+                "127.0.0.1", port, world_size, hosts, timeout, wait_for_workers=False, master_listen_fd=listener
             )
+        self._hosted = store if hosts else self._hosted
+        return store
 
     def _wait_for_all(self, store: Any) -> None:
         """Wait until every rank has its process group.
@@ -217,6 +267,14 @@ class Rank:
         if self._watch.log is None or self._groups == 0:
             return ()
         return self._watch.log.n_collectives() if dist.is_initialized() else None
+
+    def _state_after_failure(self) -> tuple[int, ...] | None:
+        if not self.config.cells:  # a rank that has failed is not used any more
+            return None
+        try:
+            return self._group_state()
+        except Exception:
+            return None
 
 
 current: Rank | None = None  # set in a rank, None everywhere else

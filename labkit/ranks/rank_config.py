@@ -28,6 +28,7 @@ class RankConfig(NamedTuple):
     master_port: int
     variables: dict[str, str]  # environment variables that only ranks get
     link: Link | None  # an emulated one
+    cells: bool = False  # a call that fails leaves the rank there, see labkit.ranks.cells
 
     @property
     def environment(self) -> dict[str, str]:
@@ -47,6 +48,13 @@ class RankConfig(NamedTuple):
         }
 
 
+class GroupNumber(NamedTuple):
+    """Which process group a rank is to be in, and the port of the store where it is formed."""
+
+    number: int
+    port: int
+
+
 class CallerEnvironment(NamedTuple):
     """What a rank takes over from the notebook for each call, as it is at that moment."""
 
@@ -55,6 +63,7 @@ class CallerEnvironment(NamedTuple):
     sys_path: list[str]
     argv: list[str]
     cell_sources: dict[str, list[str]]  # file name of a cell -> its lines, for tracebacks
+    group: GroupNumber | None = None  # of ranks that run cells: None, go on with the present one
 
     @classmethod
     def here(cls) -> CallerEnvironment:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import socket
 import tempfile
+import time
 from typing import IO, NamedTuple
 
 from labkit.ranks import messages
+from labkit.ranks.call_reader import EndCall
 from labkit.ranks.errors import RankError, readable_stacks
 from labkit.ranks.fork_server import STATUS
-from labkit.ranks.messages import Done, Failed, NotPlain, Progress, RankState
+from labkit.ranks.messages import Completed, Done, Failed, NotPlain, Progress, RankState, Shown
 from labkit.ranks.rank_output import RankOutput
 from labkit.ranks.server_handle import ServerHandle
+
+SEND_S = 1.0  # how long a rank may take to take a request
 
 
 class Died(NamedTuple):
@@ -42,6 +47,8 @@ class RankHandle:
         self.refused: OSError | None = None
         self.answer: Done | Failed | Died | None = None
         self.state: RankState | None = None  # the last that it has said of itself in this call
+        self.group_state: tuple[int, ...] | None = None  # as its last answer has it
+        self.completed: Completed | None = None  # its last answer to a question
         self.calls = 0
         self.connection, ranks_end = socket.socketpair()
         output, output_end = os.pipe()
@@ -115,8 +122,12 @@ class RankHandle:
         with contextlib.suppress(TimeoutError, BlockingIOError, BrokenPipeError, ConnectionResetError):
             messages.send(self.connection, message, payload)
 
-    def receive(self, deadline: float) -> Progress | None:
-        """Take the message that has come: return progress, keep an answer.
+    def end_call(self) -> None:
+        """Ask a rank that runs cells to leave the call that it is in."""
+        self.send(pickle.dumps(EndCall(self.calls)), b"", time.monotonic() + SEND_S)
+
+    def receive(self, deadline: float) -> Progress | Shown | None:
+        """Take the message that has come: return what is to be shown, keep an answer.
 
         EOFError if there is nothing more to hear: the rank has closed its end, or the rest of a
         message has not come by ``deadline``. RankError if it sends anything but a message.
@@ -128,11 +139,14 @@ class RankHandle:
             raise EOFError from None
         except NotPlain:
             raise RankError(self.rank, "no answer", "ended without an answer: it sent something else") from None
-        if isinstance(message, Progress):
+        if isinstance(message, Progress | Shown):
             return message
         if isinstance(message, RankState):
             self.state = message if message.calls == self.calls else None
+        elif isinstance(message, Completed):
+            self.completed = message
         else:
+            self.group_state = message.group_state
             self.answer = message._replace(value=value) if isinstance(message, Done) else message
         return None
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # it loads torch
 
 LOOK_S = 0.5
 WATCHES = "labkit.watch"  # the name of threads that only look on
+OWN_HANDLERS: list[Any] = [signal.default_int_handler]  # of signals, that no one but the lab has called
 BUSY_S = 0.005  # of CPU time between two looks: a rank that has used more is at work, or waits for its GPU
 
 
@@ -128,5 +129,5 @@ def _root(frame: FrameType) -> int:
 
 def _may_be_interrupted() -> bool:
     """Return whether a signal may have Python call a function, which can end such a wait."""
-    handlers = {signal.getsignal(each) for each in signal.valid_signals()} - {signal.default_int_handler}
-    return any(map(callable, handlers))
+    handlers = map(signal.getsignal, signal.valid_signals())
+    return any(callable(handler) and handler not in OWN_HANDLERS for handler in handlers)

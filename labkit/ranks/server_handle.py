@@ -18,7 +18,15 @@ from labkit.ranks.rank_config import check_folders
 from labkit.ranks.rank_process import STACKS_SIGNAL
 
 # torch first: ranks can start once the server has it. The others follow.
-PACKAGES = ["torch", "torch.distributed", "cloudpickle", "numpy", "pandas", "transformers.models.gpt2.modeling_gpt2"]
+PACKAGES = [
+    "torch",
+    "torch.distributed",
+    "cloudpickle",
+    "numpy",
+    "pandas",
+    "transformers.models.gpt2.modeling_gpt2",
+    "IPython.core.interactiveshell",  # for cells on ranks
+]
 
 # What the packages read only once, while they are imported: if one of these changes, so must the
 # server.

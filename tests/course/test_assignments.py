@@ -82,14 +82,6 @@ def test_runs_that_differ_are_named_and_not_drawn(first, second, says, tmp_path)
     assert f"of runs/first and runs/second, {says}" in "\n".join(missing)
 
 
-def test_of_many_runs_the_latest_that_can_be_compared_are_drawn(tmp_path):
-    for seconds, size in enumerate(("mini", "mini", "nano"), 1):
-        write_run(tmp_path, f"one {size} {seconds}", seconds, **ONE, size=size)
-    write_run(tmp_path, "two", 7.0, **TWO)
-    files, _ = assignments.draw_figures(tmp_path)
-    assert means(files, "ddp_training_time", tmp_path) == {"one device": 2.0, "two devices": 7.0}
-
-
 def test_each_command_that_a_missing_run_names_makes_that_run():
     for problem in assignments.PROBLEMS:
         made = []
@@ -121,15 +113,6 @@ def test_without_a_run_each_warning_names_a_command(tmp_path):
         archive = Archive(tmp_path)
         assignments.LAYOUTS[layout].add(archive)
         assert sum("ake " in line and "python -m labkit.train" in line for line in archive.warnings) == n_warnings
-
-
-def test_the_report_of_cos598d_has_the_runs_numbers_and_names_those_that_are_missing(tmp_path):
-    folder = write_run(tmp_path, "ddp", sync="ddp")
-    merged = json.loads((folder / "merged.json").read_text()) | {"backend": "gloo"}
-    (folder / "merged.json").write_text(json.dumps(merged | {"accuracy": [0.5, 0.625], "seconds_per_iteration": 0.25}))
-    lines = assignments.report_of_glue(tmp_path).splitlines()
-    assert any("ddp" in line and "0.5000, 0.6250" in line and "0.25" in line for line in lines)
-    assert sum("not run: `python -m labkit.train glue --sync" in line for line in lines) == 3
 
 
 # --- the programs, unpacked -----------------------------------------------------------------------

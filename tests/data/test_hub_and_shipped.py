@@ -6,7 +6,6 @@ import gzip
 import json
 import socket
 import threading
-from collections import Counter
 from functools import partial
 
 import pytest
@@ -72,20 +71,6 @@ def taken_from_labkit_data(read, names, rows, folder, monkeypatch, capsys):
         assert capsys.readouterr().out.endswith(line)
 
 
-def test_real_data_has_its_published_sizes_and_labels(real_data, monkeypatch):
-    monkeypatch.setenv("LABKIT_DATA", str(real_data))
-    sizes = {split: len(data.translation(split)) for split in ("train", "validation", "test")}
-    assert sizes == {"train": 29_000, "validation": 1_014, "test": 1_000}
-    assert data.translation("val")[0]["en"] == "A group of men are loading cotton onto a truck"
-    for split, n in (("train", 2_490), ("dev", 277)):  # counted in the file as bytes, without the reader
-        raw = (real_data / "glue" / "RTE" / f"{split}.tsv").read_bytes()
-        rows = data.rte(split)
-        assert len(rows) == n
-        labels = Counter(row["label"] for row in rows)
-        assert labels == {0: raw.count(b"\tentailment\n"), 1: raw.count(b"\tnot_entailment\n")}
-    assert (rows[0]["sentence2"], rows[0]["label"]) == ("Christopher Reeve had an accident.", 1)
-
-
 @EACH
 def test_without_anything_else_auto_takes_what_ships_and_says_that_it_is_generated(read, capsys):
     found = read("train")
@@ -149,29 +134,6 @@ def test_a_hub_that_answers_is_reachable_unless_offline_is_asked_for(monkeypatch
 
         threading.Thread(target=answer, daemon=True).start()
         assert hub.reachable(5.0)
-
-
-# --- the forms of a folder ------------------------------------------------------------------------
-
-
-def test_sentence_pairs_may_be_parquet_of_dictionaries_and_an_empty_side_is_left_out(tmp_path, capsys):
-    rows = [{"translation": row} for row in [*PAIRS, {"de": "Allein.", "en": " "}]]  # as iwslt14-de-en-preprocess
-    import datasets
-
-    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "validation-00000-of-00001.parquet")
-    assert data.translation("validation", tmp_path) == PAIRS
-    assert "1 of 3 pairs have an empty side: left out" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("label", [int, ["entailment", "not_entailment"].__getitem__])
-def test_rte_that_datasets_reads_has_labels_as_numbers_or_words(label, tmp_path):
-    rows = [row | {"label": label(row["label"]), "idx": number} for number, row in enumerate(CLAIMS)]
-    assert data.rte("validation", write(tmp_path, {"validation.jsonl": text(*map(json.dumps, rows))})) == CLAIMS
-
-
-def test_columns_of_rte_may_stand_in_any_order_and_lines_are_counted_by_newlines_alone(tmp_path):
-    write(tmp_path, {"train.tsv": text("label\tsentence2\tsentence1", "entailment\tYes.\tA dog\u2028ran\x0b.")})
-    assert data.rte("train", tmp_path) == [{"sentence1": "A dog\u2028ran\x0b.", "sentence2": "Yes.", "label": 0}]
 
 
 # --- what cannot be read --------------------------------------------------------------------------

@@ -4,7 +4,6 @@ summed over ranks, spread over epochs."""
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +22,7 @@ SECONDS = {  # of the two steps of an epoch, by rank
 }
 
 
-def result(rank: int, config: dict[str, int] | None = None) -> TrainingResult:
+def result(rank: int) -> TrainingResult:
     """Three epochs of two steps of 500 tokens; rank 0 has 30 targets a step at a loss of 1, rank 1
     10 at a loss of 3, half of it in the last epoch."""
     rows = []
@@ -33,8 +32,7 @@ def result(rank: int, config: dict[str, int] | None = None) -> TrainingResult:
             scale = 0.5 if epoch == 3 else 1.0
             rows.append(Step(rank, len(rows) + 1, epoch, share * scale, local * scale, targets, 500, seconds))
     steps = pd.DataFrame(rows, columns=Step._fields)
-    told = config or {"warmup_epochs": 1, "warmup_steps": 3}
-    run = (rank, 2, "gloo", "cpu", 1, "generated sentences (shipped)", 12, told, "GPT-2 nano", "data_parallel", steps)
+    run = (rank, 2, "gloo", "cpu", 1, "generated sentences (shipped)", 12, {}, "GPT-2 nano", "data_parallel", steps)
     return TrainingResult(*run, [4.0, 2.0, 4 / 3], bleu=31.5)
 
 
@@ -54,44 +52,26 @@ def test_tokens_per_second_are_summed_over_ranks() -> None:
     assert metrics.merge(RUN)["tokens_per_s"]["mean"] == pytest.approx(600)
 
 
+def of_one_epoch(run: TrainingResult, n_steps: int) -> TrainingResult:
+    return replace(run, steps=run.steps.assign(epoch=1)[:n_steps])
+
+
 @pytest.mark.parametrize(
-    ("epochs", "steps", "left"),
-    [(0, 3, [1, 2, 3, 4, 5, 6]), (1, 3, [3, 4, 5, 6]), (2, 3, [5, 6]), (3, 1, [2, 4, 6]), (3, 9, [2, 4, 6])],
+    ("run", "left"),
+    [
+        (RUN, [3, 4, 5, 6]),
+        ([of_one_epoch(each, 6) for each in RUN], [4, 5, 6]),
+        ([of_one_epoch(each, 2) for each in RUN], [2]),
+    ],
 )
-def test_warm_up_is_the_first_epochs_or_the_first_steps_of_each_but_never_all(
-    epochs: int, steps: int, left: list[int]
+def test_warm_up_is_the_first_epoch_or_where_there_is_no_other_three_steps_but_never_all(
+    run: list[TrainingResult], left: list[int]
 ) -> None:
-    counted = metrics.without_warm_up(metrics.record(RUN), epochs, steps)
+    counted = metrics.without_warm_up(metrics.record(run))
     assert counted.step.tolist() == left * 2
-    merged = metrics.merge([replace(r, config={"warmup_epochs": epochs, "warmup_steps": steps}) for r in RUN])
-    assert merged["warm_up_steps"] == 6 - len(left)
+    merged = metrics.merge(run)
+    assert merged["warm_up_steps"] == merged["steps"] - len(left)
     assert merged["training_time_s"]["mean"] == pytest.approx(counted.seconds.sum() / 2 / counted.epoch.nunique())
-
-
-def test_an_epochs_loss_weighs_each_target_alike() -> None:
-    # 30 targets at 1 and 10 at 3 have a mean of 1.5, where the mean of the ranks would be 2
-    assert metrics.training_loss(metrics.record(RUN)).to_dict() == {1: 1.5, 2: 1.5, 3: 0.75}
-
-
-def test_a_rank_without_targets_does_not_spoil_the_loss() -> None:
-    idle = result(1).steps.assign(local_loss=math.nan, targets=0)
-    assert metrics.training_loss(metrics.record([RUN[0], replace(RUN[1], steps=idle)])).tolist() == [1.0, 1.0, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [([100.0, *[1.0] * 20, *[2.0] * 19, *[50.0] * 9], (20 + 38) / 39), ([3.0], 3.0), ([9.0, 1.0, 3.0], 2.0)],
-)
-def test_seconds_per_iteration_are_those_of_forty_without_the_first(seconds: list[float], expected: float) -> None:
-    steps = pd.DataFrame({"step": range(1, len(seconds) + 1), "seconds": seconds})
-    assert metrics.seconds_per_iteration(steps) == pytest.approx(expected)
-
-
-def test_the_order_of_the_results_does_not_matter_but_a_missing_rank_does() -> None:
-    assert metrics.merge(RUN[::-1]) == metrics.merge(RUN)
-    for results, ranks in ((RUN[1:], "1"), ([RUN[0], RUN[0]], "0, 0"), ([], "")):
-        with pytest.raises(ValueError, match=rf"results of ranks \[{ranks}\], expected one of each rank"):
-            metrics.merge(results)
 
 
 def test_what_is_saved_reads_back(tmp_path: Path) -> None:
@@ -127,15 +107,3 @@ def test_the_report_has_every_number_of_the_assignments() -> None:
         and "BLEU" not in other
         and "validation" not in other
     )
-
-
-def test_a_run_that_only_judges_has_no_times() -> None:
-    merged = metrics.merge([replace(r, steps=r.steps[:0], accuracy=[0.5]) for r in RUN])
-    assert merged["training_time_s"] == {"mean": None, "std": None} and merged["seconds_per_iteration"] is None
-    assert "training time" not in metrics.report(merged) and "0.5000" in metrics.report(merged)
-
-
-@pytest.mark.parametrize(("loss", "epochs"), [(4.0, 1.0), (3.0, 1.5), (2.0, 2.0), (1.0, math.inf)])
-def test_a_loss_is_reached_between_two_epochs_or_never(loss: float, epochs: float) -> None:
-    history = pd.DataFrame({"epochs": [1, 2, 3], "validation_loss": [4.0, 2.0, 4 / 3]})
-    assert metrics.epochs_to(history, loss) == epochs

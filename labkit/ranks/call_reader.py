@@ -1,0 +1,123 @@
+"""Read what the notebook sends to a rank that runs cells, also while it is in one.
+
+A thread reads. It hands calls to the main thread, answers questions itself, and ends the call that
+the main thread is in when the notebook says so: it shuts the sockets of the process groups, and
+interrupts what goes on after that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any, NamedTuple
+
+from labkit.ranks import messages
+from labkit.ranks.frames import outwards
+from labkit.ranks.rank_state import OWN_HANDLERS, WATCHES
+
+FIRST_INTERRUPT_S = 0.1  # so long a collective may take to raise once its sockets are shut
+SOON_S = 0.01
+INTERRUPT_S = 0.5  # so often the main thread is interrupted after that
+
+
+class EndCall(NamedTuple):
+    """Ask a rank to leave a call: its ``number``-th."""
+
+    number: int
+
+
+class Question(NamedTuple):
+    """Ask a rank what needs no main thread: ``answer(*args)`` gives the message to send back."""
+
+    answer: Callable[..., messages.Message]
+    args: tuple[Any, ...]
+
+
+class CallReader:
+    """The thread that reads, and the calls that it has read.
+
+    ``end_waits(firmly)`` ends this rank's waits for other ranks. ``send`` sends a message to the
+    notebook, and is never interrupted half-way.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        send: Callable[[messages.Message], None],
+        end_waits: Callable[[bool], None],
+    ):
+        self._connection, self._send, self._end_waits = connection, send, end_waits
+        self._calls: SimpleQueue[tuple[bytearray, bytearray] | None] = SimpleQueue()
+        self._begun, self._ended = 0, 0  # calls, by the main thread
+        self._has_left = threading.Event()
+        self._interrupts = False
+        OWN_HANDLERS.append(self.interrupt)
+        threading.Thread(target=self._read, name=WATCHES, daemon=True).start()
+
+    # --- in the main thread -----------------------------------------------------------------------
+
+    def receive(self) -> tuple[bytearray, bytearray]:
+        """Return the next call, which begins now. EOFError once the notebook has gone."""
+        call = self._calls.get()
+        if call is None:
+            raise EOFError
+        signal.signal(signal.SIGINT, self.interrupt)  # a cell may have set another
+        self._has_left.clear()
+        self._begun += 1
+        return call
+
+    def leave(self) -> None:
+        """Note that the call has ended: what comes now is not interrupted."""
+        self._ended = self._begun
+        self._has_left.set()
+
+    def interrupt(self, _number: int, frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt in a call that is to end, once for each signal sent for it."""
+        if self._interrupts and self._ended < self._begun and not self._sends(frame):
+            self._interrupts = False
+            raise KeyboardInterrupt
+
+    def _sends(self, frame: FrameType | None) -> bool:
+        code = getattr(self._send, "__code__", None)
+        return any(each.f_code is code for each in outwards(frame))
+
+    # --- in the thread ----------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        try:
+            while True:
+                message, call = messages.receive(self._connection)
+                if call:
+                    self._calls.put((message, call))
+                else:
+                    self._handle(pickle.loads(message))
+        except (EOFError, OSError):  # the notebook has gone
+            self._calls.put(None)
+
+    def _handle(self, request: EndCall | Question) -> None:
+        if isinstance(request, EndCall):
+            self._end(request.number)
+            return
+        with contextlib.suppress(Exception):  # then there is no answer
+            self._send(request.answer(*request.args))
+
+    def _end(self, number: int) -> None:
+        """Have the main thread leave a call, which it may not have begun yet."""
+        main, patience_s = threading.main_thread().ident, FIRST_INTERRUPT_S
+        assert main is not None
+        while self._ended < number:
+            if self._begun < number:
+                time.sleep(SOON_S)
+                continue
+            self._end_waits(self._interrupts)  # firmly, if an interrupt did not do
+            if not self._has_left.wait(patience_s):
+                patience_s, self._interrupts = INTERRUPT_S, True
+                signal.pthread_kill(main, signal.SIGINT)
+        self._interrupts = False

@@ -1,0 +1,329 @@
+"""Cells that live on ranks: run one after another, and keep their variables there.
+
+    ranks = Ranks(decide(world_size=4, ...))
+    ranks.run_cell("x = dist.get_rank()", "cell 1")
+    ranks["x"]                                       # [0, 1, 2, 3]
+
+A fault costs the cell, not the state: the ranks leave the cell, form a new process group, and keep
+their variables.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import linecache
+import pickle
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psutil
+
+from labkit.base.interrupts import uninterrupted
+from labkit.base.measurement_html import as_html
+from labkit.base.texts import listed
+from labkit.ranks import pickling
+from labkit.ranks.cell_output import CellDisplay, show
+from labkit.ranks.errors import LaunchTimeout, RankError, how_it_ended
+from labkit.ranks.messages import Done
+from labkit.ranks.plain_values import kept
+from labkit.ranks.plan import LaunchPlan
+from labkit.ranks.pool import LaunchCall, RankPool
+from labkit.ranks.rank_config import CallerEnvironment, GroupNumber
+from labkit.ranks.rank_handle import RankHandle
+from labkit.ranks.run import Run
+from labkit.ranks.warm_ranks import spans
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_PRINTED = 1_000_000  # characters of what each rank prints in a cell that are shown
+LEAVE_CELL_S = 5.0  # how long a rank may take to leave a cell before it is replaced
+FORM_GROUP_S = 30.0  # how long ranks may take to form a process group
+
+
+class CellRun(NamedTuple):
+    """What a cell did: its ``run``, and what each rank has shown, by rank and in order.
+
+    ``run.values`` are the texts of each rank's last expression, ``""`` where there is none. What is
+    ``shown`` are dicts: ``{"kind": "display" | "result", "data": {mime type: text}, "metadata":
+    {mime type: dict}}``. The last expression is the one of kind ``"result"``. Pictures are base64,
+    as in a notebook file. Widgets' live views are left out.
+    """
+
+    run: Run
+    shown: dict[int, list[dict[str, Any]]]
+
+
+class Ranks:
+    """Ranks that cells run on, one after the other. Variables stay on them.
+
+    ``plan`` is theirs (its ``timeout_s`` that of each cell), ``last`` the :class:`Run` of the last
+    cell, and ``cells`` the source of each that ran to its end without an error, and the ranks that
+    it ran on. ``autoreload`` is the mode of IPython's ``%autoreload`` that they keep to.
+    """
+
+    def __init__(self, plan: LaunchPlan):
+        """Start the ranks, and wait until they have their process group."""
+        self.plan = replace(plan, cells=True)
+        self.last: Run | None = None
+        self.cells: list[tuple[str, list[int]]] = []
+        self.given: dict[str, Any] = {}  # what was pushed, for a script of the cells
+        self.autoreload = "0"
+        self._group = 0  # the number of the ranks' process group
+        self._names: dict[int, list[str]] = {}  # of variables, as last heard, by rank
+        self._pool: RankPool | None = RankPool(self.plan, time.monotonic())
+        try:
+            self._form_group()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def world_size(self) -> int:
+        return self.plan.world_size
+
+    def __repr__(self) -> str:
+        return self.plan.header() if self._pool is not None else "stopped"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{as_html(repr(self))}</p>"
+
+    def run_cell(self, source: str, file: str, on: Sequence[int] | None = None) -> CellRun:
+        """Run a cell on all ranks, or ``on`` some, and wait for them.
+
+        ``source`` is the cell's whole text, ``file`` the name under which tracebacks have it. A
+        ``%%ranks`` in its first line is skipped, so that line numbers are those of the notebook's
+        cell. What ranks print appears as they print it.
+
+        Raises SyntaxError and ValueError (ranks that are not there) before any rank begins;
+        RankError, LaunchTimeout and KeyboardInterrupt when the ranks have left the cell. Their
+        variables are kept then. Notes of the error (``__notes__``) say what became of the ranks and
+        their process group, and its attribute ``shown`` is what they had shown until then, as in a
+        CellRun.
+        """
+        __tracebackhide__ = True
+        from labkit.ranks import shell  # here, because it loads torch and IPython
+
+        ranks = self._checked(on)
+        check_syntax(shell.code_of(source), file)
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+        since, start_ns = time.monotonic(), time.perf_counter_ns()
+        with CellDisplay(MAX_PRINTED) as display:
+            answers = self._call(shell.run_cell, source, file, self.autoreload, ranks=ranks, display=display)
+        seconds = time.monotonic() - since
+        values = {rank: pickling.loads(answer.value) for rank, answer in answers.items()}
+        self._names |= {rank: names for rank, (_, names) in values.items()}
+        self.last = Run([text for text, _ in values.values()], seconds, self.plan, *spans(answers, start_ns))
+        self.cells.append((source, ranks))
+        self._form_group_if_out_of_step()
+        return CellRun(self.last, display.bundles)
+
+    def __getitem__(self, name: str) -> list[Any]:
+        """Return a variable's value of each rank. KeyError names the ranks that lack it."""
+        __tracebackhide__ = True
+        from labkit.ranks import shell
+
+        found = self._values(shell.value, name)
+        if missing := {rank: each for rank, (state, each) in found.items() if state == "missing"}:
+            near = difflib.get_close_matches(name, sorted(set().union(*missing.values())), n=3)
+            who = "no rank has" if len(missing) == self.world_size else f"{_ranks(missing)} lack{_s(missing)}"
+            raise KeyError(f"{who} a variable {name!r}" + (f". Did you mean {listed(near, 'or')}?" if near else ""))
+        for rank, (state, each) in found.items():
+            if state == "unsent":
+                raise TypeError(f"{name!r} of rank {rank} cannot be sent here: {each}")
+        return [pickling.loads(each) for _, each in found.values()]
+
+    def push(self, **values: Any) -> None:
+        """Set variables on all ranks. TypeError names what cannot be sent."""
+        __tracebackhide__ = True
+        from labkit.ranks import shell
+
+        try:
+            packed = pickling.dumps(values)
+        except Exception as error:
+            raise TypeError(f"push: this cannot be sent to the ranks: {pickling.explain(values, error)}") from None
+        self._names |= self._values(shell.push, packed)
+        self.given |= {name: kept(value) for name, value in values.items()}
+
+    def status(self) -> pd.DataFrame:
+        """Return a row for each rank: ``rank, pid, device, memory_mb, names, doing``."""
+        import pandas as pd
+
+        columns = ("rank", "pid", "device", "memory_mb", "names", "doing")
+        rows = [
+            (h.rank, h.pid, self.plan.devices[h.rank], _memory_mb(h), ", ".join(self._names.get(h.rank, [])), _doing(h))
+            for h in self._running().handles
+        ]
+        return pd.DataFrame(rows, columns=columns).astype({"pid": "Int64"})
+
+    def restart(self, *ranks: int) -> None:
+        """Start some ranks anew, or all, with no variables. The others keep theirs."""
+        __tracebackhide__ = True
+        for rank in ranks:
+            self._check_rank(rank)
+        pool = self._running()
+        for handle in pool.handles:
+            handle.poll()
+        some = sorted(set(ranks) or range(self.world_size))
+        pool.replace(some)
+        self._names |= {rank: [] for rank in some}
+        self._form_group()
+
+    def complete(self, code: str, cursor: int, timeout_s: float = 0.5) -> list[str]:
+        """Return what may stand for the word before ``cursor``, as rank 0's shell completes it.
+
+        The word has its dots, as in ``torch.one``, and so have those returned. There are none if
+        the rank does not answer in time.
+        """
+        from labkit.ranks import shell
+
+        answer = self._running().ask(0, shell.complete, code, cursor, timeout_s=timeout_s)
+        return answer.matches if answer is not None else []
+
+    def stop(self) -> None:
+        """End the ranks. They cannot be used after that."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close(kill=True)
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _running(self) -> RankPool:
+        if self._pool is None:
+            raise RuntimeError("these ranks were stopped; start new ones")
+        return self._pool
+
+    def _checked(self, on: Sequence[int] | None) -> list[int]:
+        """Return the ranks that a cell is to run on. RankError if one has ended."""
+        __tracebackhide__ = True
+        ranks = sorted(set(on)) if on is not None else list(range(self.world_size))
+        for rank in ranks:
+            self._check_rank(rank)
+        for rank in ranks:
+            if (status := self._ended().get(rank)) is not None:
+                error_type, sentence = how_it_ended(status)
+                raise RankError(rank, error_type, f"{sentence} before this cell. {_restart([rank])}")
+        return ranks
+
+    def _check_rank(self, rank: int) -> None:
+        __tracebackhide__ = True
+        if not isinstance(rank, int) or not 0 <= rank < self.world_size:
+            last = self.world_size - 1
+            raise ValueError(f"there is no rank {rank!r}: these are rank {f'0 to {last}' if last else '0'}")
+
+    def _ended(self) -> dict[int, int]:
+        """Return the exit status of each rank that is not there any more."""
+        return {h.rank: status for h in self._running().handles if (status := h.poll()) is not None}
+
+    def _values(self, fn: Callable[..., Any], *args: Any) -> dict[int, Any]:
+        """Return what each rank that is there answers."""
+        __tracebackhide__ = True
+        ended = self._ended()
+        ranks = [rank for rank in range(self.world_size) if rank not in ended]
+        with CellDisplay() as display:
+            answers = self._call(fn, *args, ranks=ranks, display=display)
+        return {rank: pickling.loads(answer.value) for rank, answer in answers.items()}
+
+    def _call(self, fn: Callable[..., Any], *args: Any, ranks: list[int], display: CellDisplay) -> dict[int, Done]:
+        """Return each rank's answer. After an error all have left the call, and are usable."""
+        __tracebackhide__ = True
+        call = self._packed(fn, args, self.plan.timeout_s)
+        try:
+            return dict(zip(ranks, self._running().run(call, display, ranks), strict=True))
+        except BaseException as error:
+            error.shown = display.bundles  # type: ignore[attr-defined]
+            with uninterrupted():
+                error.add_note(f"\n{self._recover(display)}")
+            raise
+
+    def _packed(self, fn: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> LaunchCall:
+        group = None if self._ended() else GroupNumber(self._group, self._running().port)
+        caller = pickle.dumps(CallerEnvironment.here()._replace(group=group))
+        return LaunchCall(caller, pickling.dumps_call(fn, args, {}), time.monotonic(), timeout_s)
+
+    # --- after a fault ----------------------------------------------------------------------------
+
+    def _recover(self, display: CellDisplay) -> str:
+        """Have all ranks leave the cell and be in one group again. Return what became of them."""
+        pool = self._running()
+        lines = ["Variables are kept."]
+        if stuck := [handle.rank for handle in pool.end_call(display, LEAVE_CELL_S)]:
+            lines = [f"{_ranks(stuck)} could not be interrupted within {LEAVE_CELL_S:.0f} s, as in a call of C code."]
+            lines.append(self._replace(stuck))
+        ended = sorted(self._ended())
+        if ended:
+            lines = [f"The other ranks keep their variables. {_restart(ended)}"]
+        elif not pool.in_step:
+            lines.append(self._form_group_anyhow())
+        return " ".join(filter(None, lines))
+
+    def _replace(self, ranks: list[int]) -> str:
+        """Start ranks anew. Return what was lost."""
+        lost = [f"{names} of rank {rank}" for rank in ranks if (names := ", ".join(self._names.get(rank, [])))]
+        self._running().replace(ranks)
+        self._names |= {rank: [] for rank in ranks}
+        were = "was" if len(ranks) == 1 else "were"
+        return f"{_ranks(ranks)} {were} started anew, so {'; '.join(lost) or 'what a cell had left there'} is lost."
+
+    def _form_group_if_out_of_step(self) -> None:
+        if not self._running().in_step and not self._ended():
+            show(f"labkit: the cell left the process group out of step. {self._form_group_anyhow()}\n")
+
+    def _form_group_anyhow(self) -> str:
+        """Form a group, if need be with new ranks. Return what the reader has to know of it."""
+        try:
+            old = self._form_group()
+        except (RankError, LaunchTimeout):
+            self._running().end_call(CellDisplay(), 0.0)
+            lost = self._replace(list(range(self.world_size)))
+            self._form_group()
+            return f"They could not form a new process group. {lost}"
+        again = f" {listed(sorted(old))} {'belongs' if len(old) == 1 else 'belong'} to the old one: make it anew."
+        return "They are in a new process group." + again * bool(old)
+
+    def _form_group(self) -> set[str]:
+        """Have all ranks form a new process group. Return the names that hold an old one."""
+        from labkit.ranks import shell
+
+        self._group += 1
+        answers = self._running().run(self._packed(shell.holders, (), FORM_GROUP_S), CellDisplay())
+        held = [shell.Holders(*pickling.loads(answer.value)) for answer in answers]
+        self._names = {rank: each.names for rank, each in enumerate(held)}
+        return {name for each in held for name in each.old}
+
+
+def check_syntax(code: str, file: str) -> None:
+    """Raise the SyntaxError that ranks would."""
+    __tracebackhide__ = True
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    compile(TransformerManager().transform_cell(code), file, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def _ranks(ranks: Any) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {listed(map(str, sorted(ranks)))}"
+
+
+def _s(ranks: Any) -> str:
+    return "s" * (len(ranks) == 1)
+
+
+def _restart(ranks: list[int]) -> str:
+    return f"Bring it back, without variables: %ranks restart {' '.join(map(str, ranks))}"
+
+
+def _memory_mb(handle: RankHandle) -> float:
+    try:
+        return psutil.Process(handle.pid).memory_info().rss / 2**20 if handle.exit_status is None else 0.0
+    except psutil.Error:
+        return 0.0
+
+
+def _doing(handle: RankHandle) -> str:
+    """Return what a rank is doing, in a few words."""
+    if (status := handle.poll()) is not None:
+        return how_it_ended(status)[1]
+    return "waits for a cell" if handle.answer is not None else "is in a cell"

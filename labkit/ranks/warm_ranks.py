@@ -1,0 +1,142 @@
+"""Warm ranks: pack a call, have a pool of ranks run it, unpack their answers into a Run."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import pickle
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from labkit import trace
+from labkit.ranks import pickling
+from labkit.ranks.cell_output import CellDisplay, show
+from labkit.ranks.messages import Done
+from labkit.ranks.plain_values import Call
+from labkit.ranks.plan import LaunchPlan, decide
+from labkit.ranks.pool import LaunchCall, RankPool
+from labkit.ranks.rank_config import CallerEnvironment
+from labkit.ranks.run import Run
+
+
+class WarmRanks:
+    """Warm ranks: started once, then one function after another runs on them within milliseconds.
+
+    See :func:`workers`.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        decode: Callable[[bytes | bytearray], Any] = pickling.loads,
+        max_printed: int = sys.maxsize,
+    ):
+        """``decode`` makes a value of what a rank sent; unpickling, the default, may run code.
+
+        ``max_printed`` characters of what each rank prints are shown.
+        """
+        self._plan, self._decode, self._max_printed = plan, decode, max_printed
+        self._ranks: RankPool | None = None
+        self._open = True
+
+    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Run:
+        """Run ``fn(*args, **kwargs)`` on every rank.
+
+        A rank keeps its modules and globals from one run to the next.
+
+        Raises what :func:`launch` raises. After a RankError or a LaunchTimeout, and after a
+        function that left the process group out of step, the next run has new ranks.
+        """
+        __tracebackhide__ = True  # IPython shows the reader's frames, not this one
+        if not self._open:
+            raise RuntimeError("workers: these ranks ended with their with block; start new ones")
+        check_call(fn, args, kwargs)
+        return self._run(fn, args, kwargs)
+
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
+        """Run a call that has been checked. Nothing starts before it is packed."""
+        __tracebackhide__ = True
+        since, start_ns = time.monotonic(), time.perf_counter_ns()
+        packed = pickle.dumps(CallerEnvironment.here()), pickling.dumps_call(fn, args, kwargs)
+        call = LaunchCall(*packed, since, self._plan.timeout_s)
+        try:
+            with CellDisplay(self._max_printed) as display:
+                answers = self._started(since).run(call, display)
+        except BaseException:
+            self._end(kill=True)
+            raise
+        seconds = time.monotonic() - since
+        rows, notes = spans(dict(enumerate(answers)), start_ns)
+        values = [self._decode(answer.value) for answer in answers]
+        return Run(values, seconds, self._plan, rows, notes, Call(fn, args, kwargs).kept())
+
+    def _started(self, since: float) -> RankPool:
+        """Return the ranks, which are asked for if there are none, or none that can go on."""
+        if self._ranks is not None and not self._ranks.in_step:
+            show("labkit: the last function left the process group out of step, so the ranks were started anew\n")
+            self._end(kill=True)
+        if self._ranks is None:
+            self._ranks = RankPool(self._plan, since)
+        return self._ranks
+
+    def _end(self, kill: bool = False, wait: bool = True) -> None:
+        ranks, self._ranks = self._ranks, None
+        if ranks is not None:
+            ranks.close(kill, wait)
+
+    def close(self, wait: bool = True) -> None:
+        """End the ranks, and wait until they are gone, unless ``wait=False``."""
+        self._open = False
+        self._end(wait=wait)
+
+    def __enter__(self) -> WarmRanks:
+        return self
+
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        self._open = False
+        self._end(kill=error_type is not None)
+
+
+def spans(answers: Mapping[int, Done], start_ns: int) -> tuple[list[tuple[Any, ...]], list[str]]:
+    """Return the spans of what each rank has answered, since ``start_ns``, and what it emulated."""
+    rows = [row for i, answer in answers.items() for row in trace.rank_events(answer.rows, i, start_ns)]
+    return rows, list(dict.fromkeys(note for answer in answers.values() for note in answer.notes))
+
+
+_OPTIONS = tuple(inspect.signature(decide).parameters)  # which launch and workers take, too
+
+
+def check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse a call that could not work on any rank."""
+    __tracebackhide__ = True
+    if not callable(fn):
+        raise TypeError(f"launch: fn is {fn!r}, expected a function to run on each rank (without calling it yourself)")
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # some builtins tell nothing of their parameters
+        return
+    bound = fn.keywords if isinstance(fn, functools.partial) else {}
+    name = getattr(fn, "__name__", repr(fn))
+    if taken := [option for option in _OPTIONS if option in signature.parameters and option not in bound]:
+        raise TypeError(
+            f"launch: {name} has a parameter named {taken[0]!r}, which launch itself takes. "
+            f"Bind it first: launch(functools.partial({name}, {taken[0]}=...), ...)"
+        )
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        hint = _hint(signature, args, kwargs)
+        raise TypeError(f"launch: {name}{signature} cannot be called with what was given: {error}{hint}") from None
+
+
+def _hint(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return what was perhaps meant by a call that does not fit: a misspelt option, or ranks."""
+    for name in kwargs.keys() - signature.parameters.keys():
+        if close := difflib.get_close_matches(name, _OPTIONS, n=1):
+            return f". Did you mean {close[0]}=...?"
+    if len(args) == 1 and not signature.parameters and isinstance(args[0], int):
+        return f". Did you mean world_size={args[0]}? What follows fn is passed on to it"
+    return ""
