@@ -194,6 +194,8 @@ def in_turns(
     width = next(model().parameters()).shape[-1]
     counts = [n_rows] * len(ways) if isinstance(n_rows, int) else n_rows
     rows = {name: own_rows(count, width) for name, count in zip(ways, counts, strict=True)}
+    for each in rows.values():
+        each.requires_grad_(model is mlp)  # which stands for one within a model: its input has a gradient
     for number, name in enumerate([*ways] * rounds):
         barrier()
         with span("step", lane="host", step=number):
