@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pandas as pd
 import torch
-import torch.distributed.checkpoint as dcp
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.utils import _pytree as pytree
@@ -90,22 +89,6 @@ def tensor_parallel(mlp: Any) -> Training:
     parts = shard.ColumnParallelLinear(first), relu, shard.RowParallelLinear(second)
     model = torch.nn.Sequential(*parts)
     return model, torch.optim.AdamW(model.parameters()), lambda: None
-
-
-# --- checkpoints ----------------------------------------------------------------------------------
-
-
-def saved(folder: str, step: Step) -> Weights:
-    model, optimizer, sync = torch_fsdp(network())
-    step(model, optimizer, sync, own_rows(128))
-    dcp.save(model.state_dict(), checkpoint_id=folder)
-    return whole_weights(model)
-
-
-def loaded(folder: str) -> Weights:
-    model, _, _ = torch_fsdp(network())
-    dcp.load(model.state_dict(), checkpoint_id=folder)  # each rank reads its own part, in place
-    return whole_weights(model)
 
 
 # --- bytes ----------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import checkpoint
 
 from labkit import cost, dp, shard
 from labkit.guess import calibration, guess, reveal
@@ -351,9 +352,21 @@ def test_07_fsdp_and_tensor_parallelism_send_the_same_at_six_times_the_width_of_
     assert tensor_parallel == pytest.approx(moved["FSDP"].sum(), rel=0.01)
 
 
-def test_07_what_two_ranks_saved_four_load_each_its_part(two, four, tmp_path):
-    before = two.run(sharding.saved, str(tmp_path), step).values[0]
-    after = four.run(sharding.loaded, str(tmp_path)).values[0]
+def saved(folder: str) -> dict[str, torch.Tensor]:
+    model, optimizer, sync = shard_2(sharding.network())
+    step(model, optimizer, sync, sharding.own_rows(128))
+    checkpoint.save(model.sharded_state(optimizer), checkpoint_id=folder)
+    return model.full_parameters()
+
+
+def loaded(folder: str) -> dict[str, torch.Tensor]:
+    model, optimizer, _ = shard_2(sharding.network())
+    checkpoint.load(model.sharded_state(optimizer), checkpoint_id=folder)
+    return model.full_parameters()
+
+
+def test_07_what_two_ranks_have_saved_four_load_each_its_part(two, four, tmp_path):
+    before, after = two.run(saved, str(tmp_path)).values[0], four.run(loaded, str(tmp_path)).values[0]
     assert len(list(tmp_path.glob("*.distcp"))) == 2
     assert all(torch.equal(after[name], weight) for name, weight in before.items())
 
