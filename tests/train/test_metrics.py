@@ -74,15 +74,6 @@ def test_warm_up_is_the_first_epoch_or_where_there_is_no_other_three_steps_but_n
     assert merged["training_time_s"]["mean"] == pytest.approx(counted.seconds.sum() / 2 / counted.epoch.nunique())
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [([100.0, *[1.0] * 20, *[2.0] * 19, *[50.0] * 9], (20 + 38) / 39), ([3.0], 3.0), ([9.0, 1.0, 3.0], 2.0)],
-)
-def test_seconds_per_iteration_are_those_of_forty_without_the_first(seconds: list[float], expected: float) -> None:
-    steps = pd.DataFrame({"step": range(1, len(seconds) + 1), "seconds": seconds})
-    assert metrics.seconds_per_iteration(steps) == pytest.approx(expected)
-
-
 def test_what_is_saved_reads_back(tmp_path: Path) -> None:
     events = trace.event_table([(1, "comm", "all_reduce", 0, None, None, None, 64, 0.25, 0.5)], measured=True)
     local, averaged = {"weight": torch.ones(2)}, {"weight": torch.zeros(2)}
