@@ -145,6 +145,26 @@ def test_behind_buckets_four_ranks_learn_what_one_process_learns_of_the_whole_ba
 # --- states ---------------------------------------------------------------------------------------
 
 
+def too_early() -> tuple[str, bool]:
+    """Step before the buckets have been waited for, and after."""
+    model = BucketedDataParallel(nn.Linear(2, 2))
+    optimizer = ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    before = model.module.weight.detach().clone()
+    model(torch.ones(2)).sum().backward()
+    with pytest.raises(RuntimeError) as error:
+        optimizer.step()
+    unchanged = torch.equal(model.module.weight, before)
+    model.finish_gradient_synchronization()
+    optimizer.step()
+    return str(error.value), unchanged and not torch.equal(model.module.weight, before)
+
+
+@task("dp.6", "dp.7")
+def test_a_step_before_the_gradients_are_averaged_is_refused(ranks):
+    for said, stepped_later in ranks(2).run(too_early).values:
+        assert "not averaged yet: call finish_gradient_synchronization() before step()" in said and stepped_later
+
+
 def half_way(name: str) -> tuple[dict[str, Any], dict[str, Any], list[torch.Tensor]]:
     optimizer = sharded(model := net(), name)
     weights = train(model, optimizer, range(5))

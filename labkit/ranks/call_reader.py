@@ -43,17 +43,17 @@ class Question(NamedTuple):
 class CallReader:
     """The thread that reads, and the calls that it has read.
 
-    ``shut_groups()`` ends this rank's collectives. ``send`` sends a message to the notebook, and is
-    never interrupted half-way.
+    ``end_waits(firmly)`` ends this rank's waits for other ranks. ``send`` sends a message to the
+    notebook, and is never interrupted half-way.
     """
 
     def __init__(
         self,
         connection: socket.socket,
         send: Callable[[messages.Message], None],
-        shut_groups: Callable[[], None],
+        end_waits: Callable[[bool], None],
     ):
-        self._connection, self._send, self._shut_groups = connection, send, shut_groups
+        self._connection, self._send, self._end_waits = connection, send, end_waits
         self._calls: SimpleQueue[tuple[bytearray, bytearray] | None] = SimpleQueue()
         self._begun, self._ended = 0, 0  # calls, by the main thread
         self._has_left = threading.Event()
@@ -116,7 +116,7 @@ class CallReader:
             if self._begun < number:
                 time.sleep(SOON_S)
                 continue
-            self._shut_groups()
+            self._end_waits(self._interrupts)  # firmly, if an interrupt did not do
             if not self._has_left.wait(patience_s):
                 patience_s, self._interrupts = INTERRUPT_S, True
                 signal.pthread_kill(main, signal.SIGINT)

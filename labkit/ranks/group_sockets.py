@@ -30,6 +30,7 @@ class GroupSockets:
     def __init__(self) -> None:
         self._sockets: set[_Socket] = set()
         self._stores: set[int] = set()
+        self.store_is_shut = False
 
     def watch(self, store_port: int) -> None:
         """Note from now on what each new group opens, but for connections to the ranks' store."""
@@ -55,13 +56,23 @@ class GroupSockets:
     def shut(self) -> None:
         """End what this process's groups wait for: no group works after that."""
         for each in list(self._sockets):
-            with contextlib.suppress(OSError), _duplicate(each) as connection:
-                ports = {connection.getsockname()[1], connection.getpeername()[1]}  # OSError: it only listens
-                if not ports & self._stores:
+            with contextlib.suppress(OSError), _duplicate(each) as connection:  # one that only listens has no peer
+                if not {_port(connection.getsockname()), _port(connection.getpeername())} & self._stores:
                     connection.shutdown(socket.SHUT_RDWR)
         for backend in _backends_with_abort():
             with contextlib.suppress(Exception):  # it has no communicator yet
                 backend.abort()
+
+    def shut_store(self) -> None:
+        """End a wait for the store, as in the forming of a group that others leave out.
+
+        The store itself stays, for those that connect to it anew.
+        """
+        self.store_is_shut = True
+        for each in _open_sockets():
+            with contextlib.suppress(OSError), _duplicate(each) as connection:
+                if _port(connection.getpeername()) in self._stores:
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 def _open_sockets() -> set[_Socket]:
@@ -73,6 +84,11 @@ def _open_sockets() -> set[_Socket]:
                 if stat.S_ISSOCK(status.st_mode):
                     found.add(_Socket(int(name), status.st_ino))
     return found
+
+
+def _port(address: Any) -> int:
+    """Return the port of an address; 0 for that of a local socket."""
+    return address[1] if isinstance(address, tuple) else 0
 
 
 def _duplicate(each: _Socket) -> socket.socket:

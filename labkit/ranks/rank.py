@@ -54,12 +54,13 @@ class Rank:
     def __init__(self, connection: socket.socket, config: RankConfig, listener: int):
         self.connection, self.config, self.listener = connection, config, listener
         self.store: Any = None
+        self._hosted: Any = None  # rank 0 keeps the store that it hosts, though it may connect to it anew
         self._pid = os.getpid()
         self._sending = threading.Lock()
         self._groups = 0
         self._watch = RankWatch(self.send)
         self._sockets: GroupSockets | None = None  # of ranks that run cells
-        self._calls = CallReader(connection, self.send, self._shut_groups) if config.cells else None
+        self._calls = CallReader(connection, self.send, self._end_waits) if config.cells else None
 
     def send(self, message: Message) -> None:
         """Send a message to the notebook, from any thread. A Done's value is not copied."""
@@ -145,9 +146,12 @@ class Rank:
                 f"{name} returned what cannot be sent back: {pickling.explain({'the value': value}, error)}"
             ) from None
 
-    def _shut_groups(self) -> None:
+    def _end_waits(self, firmly: bool) -> None:
+        """Have what waits for other ranks raise: collectives, or ``firmly`` the store's as well."""
         if self._sockets is not None:
             self._sockets.shut()
+            if firmly:
+                self._sockets.shut_store()
 
     def _leave_old_group(self, wanted: GroupNumber | None) -> None:
         """Leave the process group if another is wanted, and the store if it is elsewhere."""
@@ -158,7 +162,8 @@ class Rank:
             with contextlib.suppress(Exception):  # a group whose connections are shut may complain
                 dist.destroy_process_group()
         self._groups = wanted.number - 1
-        if wanted.port != self.config.master_port:
+        shut = self._sockets is not None and self._sockets.store_is_shut
+        if shut or wanted.port != self.config.master_port:
             self.config, self.store = self.config._replace(master_port=wanted.port), None
 
     def _prepare_torch(self, form: bool = True) -> None:
@@ -192,6 +197,7 @@ class Rank:
 
                 self._sockets = self._sockets or GroupSockets()
                 self._sockets.watch(config.master_port)
+                self._sockets.store_is_shut = False
             self.store = self._meet()
         dist.set_debug_level_from_env()  # torch has been imported before, in another environment
         if form and config.init and not dist.is_initialized():
@@ -216,11 +222,14 @@ class Rank:
         from torch.distributed import TCPStore
 
         rank, world_size, port = self.config.rank, self.config.world_size, self.config.master_port
-        timeout, listener = timedelta(seconds=STORE_TIMEOUT_S), self.listener if rank == 0 else None
+        timeout, hosts = timedelta(seconds=STORE_TIMEOUT_S), rank == 0 and self._hosted is None
+        listener = self.listener if hosts else None
         with without_name_server():
-            return TCPStore(
-                "127.0.0.1", port, world_size, rank == 0, timeout, wait_for_workers=False, master_listen_fd=listener
+            store = TCPStore(
+                "127.0.0.1", port, world_size, hosts, timeout, wait_for_workers=False, master_listen_fd=listener
             )
+        self._hosted = store if hosts else self._hosted
+        return store
 
     def _wait_for_all(self, store: Any) -> None:
         """Wait until every rank has its process group.

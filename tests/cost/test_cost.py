@@ -176,6 +176,13 @@ def test_a_fit_gives_the_link_between_two_ranks_and_predicts_what_it_was_fitted_
     assert str(fit.link) == "fitted (125 MB/s, 50 µs)"
 
 
+def test_a_fit_through_rank_0_takes_two_latencies_for_any_number_of_ranks():
+    seconds = [parameter_server_s(size, 4, 50e-6, 125e6) for size in SIZES]
+    fit = fit_link(SIZES, seconds, 4, through_rank_0=True)
+    assert (fit.latency_s, fit.bytes_per_s) == pytest.approx((50e-6, 125e6), rel=1e-9)
+    assert [fit.predict_s(size) for size in SIZES] == pytest.approx(seconds)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_the_fit_and_its_errors_are_those_of_numpys_weighted_polyfit(seed):
     times = noisy_times(seed, noise=0.05)

@@ -131,6 +131,15 @@ def test_threads_end_once_what_was_put_before_is_done():
         assert not only.is_alive()
 
 
+def test_a_worker_whose_thread_ends_before_it_can_begin_is_an_error(monkeypatch):
+    def fails(self):  # as a trace function that raises does
+        raise SystemExit
+
+    monkeypatch.setattr(Worker, "run", fails)
+    with pytest.raises(RuntimeError, match=r"^the worker thread 'stage 0 on cpu' ended before it could begin"):
+        create_workers([torch.device("cpu")])
+
+
 def test_when_python_exits_workers_finish_one_that_never_ends_is_left_and_a_fork_has_none():
     code = """
 import os, threading, time, torch

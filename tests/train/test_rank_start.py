@@ -4,6 +4,7 @@ rank that fails ends the others."""
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
 import os
 import signal
@@ -295,7 +296,7 @@ def two_processes(tmp_path):
 
 
 def hang_where_one_fails(rank, port, fails, killed=False):
-    failure_watch.END_S = failure_watch.BY_ITSELF_S = 0.5
+    failure_watch.END_S = 0.5
     dist.destroy_process_group = lambda: time.sleep(1000)  # as on NCCL, behind a kernel that never ends
     with joined(ByHand(rank, 2, port=port), "gloo"):
         store = dist.distributed_c10d._get_default_store()
@@ -360,5 +361,20 @@ def test_rank_0_keeps_the_store_for_the_living_alone(monkeypatch):
 
 def test_the_others_end_and_the_error_appears_within_ten_seconds():
     look = failure_watch.POLL_S + failure_watch.SILENT_S  # until it is known which rank is gone
-    assert failure_watch.POLL_S + failure_watch.BY_ITSELF_S < 10
-    assert look + failure_watch.END_S + 2 * failure_watch.READ_S < 10
+    assert look + failure_watch.POLL_S + failure_watch.END_S < 10  # by the rank that looks, and by those it tells
+
+
+def test_a_rank_that_fails_after_it_was_told_of_another_gets_no_more_time_than_it_had_left(monkeypatch):
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    monkeypatch.setattr(failure_watch, "leave", lambda *_: None)  # however slow this test is
+    watch = failure_watch.FailureWatch(store, 0, 2, socket.create_connection(("127.0.0.1", store.port)))
+    store.set("failure", "rank 1 ended")
+    while watch.left_s() == math.inf:  # until its thread has read that, and waits for this rank to end
+        time.sleep(0.01)
+    now = watch._until - 1.0
+    monkeypatch.setattr(failure_watch.time, "monotonic", lambda: now)
+    watch.tell(RuntimeError("Connection closed by peer"))
+    assert watch.left_s() == 1.0
+    monkeypatch.setattr(failure_watch.time, "monotonic", lambda: now + 2.0)
+    monkeypatch.setattr(failure_watch.time, "sleep", lambda _: pytest.fail("it waits for readers"))
+    watch.stop()

@@ -1,0 +1,498 @@
+"""Cells that live on ranks: what they leave there, what they show, and what a fault costs.
+
+One set of two ranks serves most tests, one after the other: each leaves it usable for the next.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from labkit.launch import LaunchTimeout, RankError
+from labkit.ranks import pool as pools
+from labkit.ranks.cells import CellRun, Ranks
+from labkit.ranks.plan import decide
+
+CELL = "/tmp/ipykernel_1/1.py"
+
+
+def started(n: int, timeout_s: float = 60.0, **options: Any) -> Ranks:
+    chosen = {"threads": 1, "link": None, "share_gpu": False, "init": True} | options
+    return Ranks(decide(n, "gloo", timeout_s, **chosen))
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Ranks]:
+    ranks = started(2)
+    yield ranks
+    ranks.stop()
+
+
+@pytest.fixture(autouse=True)
+def imported(request: pytest.FixtureRequest) -> None:
+    if "two" in request.fixturenames:
+        run(request.getfixturevalue("two"), "import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()")
+
+
+def run(ranks: Ranks, source: str, on: list[int] | None = None) -> CellRun:
+    return ranks.run_cell("%%ranks\n" + textwrap.dedent(source), CELL, on)
+
+
+def fails(ranks: Ranks, source: str, kind: type[BaseException] = RankError, on: list[int] | None = None) -> Any:
+    with pytest.raises(kind) as caught:
+        run(ranks, source, on)
+    return caught.value
+
+
+def notes(error: BaseException) -> str:
+    return "\n".join(error.__notes__)
+
+
+def texts(shown: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(each["kind"], each["data"]["text/plain"]) for each in shown]
+
+
+def sums(ranks: Ranks) -> list[str]:
+    """Return what an all_reduce over all ranks gives on each: whether their group works."""
+    return run(ranks, "_sum = torch.ones(1); dist.all_reduce(_sum); _sum.item()").run.values
+
+
+# --- what a cell leaves, and what it shows --------------------------------------------------------
+
+
+def test_a_cell_s_variables_are_there_in_the_next_one(two):
+    run(two, "x = rank + 10\ndef twice(y): return 2 * y")
+    cell = run(two, "twice(x)")
+    assert two["x"] == [10, 11]
+    assert cell.run.values == ["20", "22"]
+    assert run(two, "_ + 1").run.values == ["21", "23"]
+
+
+def test_a_cell_shows_what_it_displays_in_order_and_its_last_expression(two, capfd):
+    cell = run(two, "from IPython.display import HTML, display\ndisplay(HTML('<b>1</b>'))\nprint('hello')\n[rank, 2]")
+    assert texts(cell.shown[1]) == [("display", "<IPython.core.display.HTML object>"), ("result", "[1, 2]")]
+    assert cell.shown[0][0]["data"]["text/html"] == "<b>1</b>"
+    assert sorted(capfd.readouterr().out.splitlines()) == ["[rank 0] hello", "[rank 1] hello"]
+
+
+def test_an_update_replaces_what_it_updates_and_clear_output_forgets(two):
+    source = """
+        from IPython.display import clear_output, display
+        display("gone"); clear_output()
+        handle = display("old", display_id=True); handle.update("new")"""
+    assert texts(run(two, source).shown[0]) == [("display", "'new'")]
+
+
+def test_a_figure_is_a_picture(two, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    cell = run(two, "import matplotlib.pyplot as plt\n_ = plt.plot([1, 2])")
+    (picture,) = cell.shown[1]
+    assert base64.b64decode(picture["data"]["image/png"]).startswith(b"\x89PNG")
+
+
+def test_magics_and_await_work(two):
+    run(two, "import asyncio\nawait asyncio.sleep(0)\n%time y = 3\nz = await asyncio.sleep(0, 7)")
+    assert two["z"] == [7, 7]
+    assert two["y"] == [3, 3]
+    run(two, "%%time\nw = 5")
+    assert two["w"] == [5, 5]
+
+
+def test_a_cell_s_spans_are_its_timings(two):
+    cell = run(two, "from labkit.trace import span\nwith span('work'):\n    pass")
+    assert list(cell.run.timings["name"]) == ["work", "work"]
+    assert two.last is cell.run
+
+
+def test_a_cell_on_some_ranks_leaves_the_others_alone(two):
+    run(two, "here = []")
+    cell = run(two, "here.append(rank)\nrank", on=[1])
+    assert two["here"] == [[], [1]]
+    assert (cell.run.values, list(cell.shown)) == (["1"], [1])
+    assert two.cells[-1] == ("%%ranks\nhere.append(rank)\nrank", [1])
+
+
+def test_a_name_that_no_rank_has_is_a_key_error_that_offers_near_ones(two):
+    run(two, "weights = 1")
+    with pytest.raises(KeyError, match=r"no rank has a variable 'wieghts'\. Did you mean weights"):
+        two["wieghts"]
+    run(two, "only_here = 1", on=[0])
+    with pytest.raises(KeyError, match="rank 1 lacks a variable 'only_here'"):
+        two["only_here"]
+
+
+def test_push_sets_variables_and_names_what_cannot_be_sent(two):
+    two.push(a=3, f=lambda y: y + 1)
+    assert run(two, "f(a) + rank").run.values == ["4", "5"]
+    with pytest.raises(TypeError, match=r"lock is a _thread\.lock"):
+        two.push(a=4, lock=threading.Lock())
+    assert two["a"] == [3, 3]
+
+
+def test_a_variable_that_cannot_be_sent_is_named(two):
+    run(two, "import threading\nlock = [threading.Lock()]")
+    with pytest.raises(TypeError, match=r"'lock' of rank 0 cannot be sent here: lock\[0\] is a _thread\.lock"):
+        two["lock"]
+    assert sums(two) == ["2.0", "2.0"]
+
+
+def test_status_says_who_is_there(two):
+    run(two, "model = 1")
+    status = two.status()
+    assert list(status["rank"]) == [0, 1]
+    assert list(status["doing"]) == ["waits for a cell"] * 2
+    assert all(psutil.pid_exists(pid) for pid in status["pid"])
+    assert "model" in status["names"][1].split(", ")
+    assert (status["memory_mb"] > 10).all()
+
+
+def test_names_of_rank_0_are_completed(two):
+    run(two, "weights = torch.ones(3)")
+    patience_s = 60.0
+    assert two.complete("y = weig", 8, patience_s) == ["weights"]
+    assert "weights.shape" in two.complete("weights.sha\nz = 1", 11, patience_s)
+
+
+def test_importing_launch_on_a_rank_starts_no_server_there(two):
+    run(two, "import labkit.launch, psutil\nchildren = len(psutil.Process().children(recursive=True))")
+    assert two["children"] == [0, 0]
+
+
+def test_the_huge_output_of_one_rank_is_cut_and_the_other_s_is_there(two, capfd, monkeypatch):
+    monkeypatch.setattr("labkit.ranks.cells.MAX_PRINTED", 1000)
+    cell = run(two, "print('x' * 5_000_000 if rank == 0 else 'small')\n'y' * (10_000_000 if rank == 0 else 1)")
+    printed = capfd.readouterr().out
+    assert "[rank 1] small" in printed
+    assert "labkit: further output is left out" in printed
+    assert len(printed) < 2000
+    assert len(cell.shown[0][0]["data"]["text/plain"]) < 300_000
+    assert cell.run.values[1] == "'y'"
+
+
+# --- a cell that is wrong -------------------------------------------------------------------------
+
+
+def test_a_syntax_error_is_the_notebook_s_and_no_rank_begins(two):
+    error = fails(two, "began = 1\nx = = 2", SyntaxError)
+    assert (error.filename, error.lineno) == (CELL, 3)
+    with pytest.raises(KeyError):
+        two["began"]
+
+
+def test_ranks_that_are_not_there_are_refused(two):
+    error = fails(two, "began_2 = 1", ValueError, on=[1, 2])
+    assert str(error) == "there is no rank 2: these are rank 0 to 1"
+    with pytest.raises(KeyError):
+        two["began_2"]
+
+
+def test_what_a_rank_raises_has_the_cell_s_lines_alone(two):
+    run(two, "kept = 1")
+    error = fails(two, "def f():\n    return 1 / 0\nif rank == 1:\n    f()")
+    assert (error.rank, error.error_type) == (1, "ZeroDivisionError")
+    files = re.findall(r'File "(.*?)", line (\d+)', error.traceback)
+    assert files == [(CELL, "5"), (CELL, "3")]
+    assert "    return 1 / 0" in error.traceback
+    assert two["kept"] == [1, 1]
+
+
+def test_what_ranks_had_shown_before_an_error_is_there(two):
+    error = fails(two, "display('before', rank)\nassert rank == 0")
+    assert texts(error.shown[1]) == [("display", "'before'"), ("display", "1")]
+
+
+def test_a_magic_that_only_the_notebook_has_is_explained(two):
+    error = fails(two, "%autoreload_of_mine 2")
+    assert "autoreload_of_mine" in str(error)
+    assert "use it in a cell without %%ranks" in error.traceback
+
+
+def test_sys_exit_costs_the_cell_alone(two):
+    pids = list(two.status()["pid"])
+    assert fails(two, "import sys\nsys.exit(3)").error_type == "SystemExit"
+    assert list(two.status()["pid"]) == pids
+
+
+def test_an_error_on_all_ranks_leaves_their_group_as_it_is(two):
+    run(two, "group = dist.new_group([0, 1])")
+    error = fails(two, "undefined")
+    assert notes(error).endswith("Variables are kept.")
+    run(two, "t = torch.ones(1); dist.all_reduce(t, group=group)")
+    assert two["t"] == [2, 2]
+
+
+# --- a cell that does not end ---------------------------------------------------------------------
+
+
+def test_a_rank_that_raises_frees_the_others_from_their_collective(two):
+    run(two, "kept = rank")
+    error = fails(two, "if rank == 1: raise ValueError('on purpose')\ndist.barrier()")
+    assert str(error) == "rank 1 raised ValueError: on purpose"
+    assert "They are in a new process group" in notes(error)
+    assert two["kept"] == [0, 1]
+    assert sums(two) == ["2.0", "2.0"]
+
+
+def test_a_hang_is_named_and_variables_stay(two):
+    run(two, "kept = rank + 5")
+    error = fails(two, "if rank == 0:\n    dist.all_reduce(torch.ones(3))", LaunchTimeout)
+    assert "rank 0 waits in all_reduce of 3 float32 (your cell, line 3), and rank 1 has returned" in str(error)
+    assert "IPython" not in notes(error)
+    assert two["kept"] == [5, 6]
+    assert sums(two) == ["2.0", "2.0"]
+
+
+def test_a_second_hang_s_stacks_are_its_own(two):
+    for _ in range(2):
+        error = fails(two, "if rank == 0: dist.barrier()", LaunchTimeout)
+        assert error.stacks[0].count("in <module>") == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "group = dist.new_group([0, 1])\nif rank == 0:\n    dist.all_reduce(torch.ones(3), group=group)",
+        "if rank == 0:\n    dist.recv(torch.ones(1), 1)",
+        "import threading\nlock = threading.Lock(); lock.acquire()\nif rank == 0:\n    lock.acquire()\nelse: dist.barrier()",
+        "if rank == 0:\n    dist.new_group([0, 1])",
+    ],
+    ids=["in a group of its own", "in a receive", "in a lock", "in the forming of a group"],
+)
+def test_a_hang_outside_the_default_group_is_ended_as_well(two, source):
+    run(two, "kept = rank + 5")
+    pids = list(two.status()["pid"])
+    fails(two, source, LaunchTimeout)
+    assert two["kept"] == [5, 6]
+    assert list(two.status()["pid"]) == pids
+    assert sums(two) == ["2.0", "2.0"]
+
+
+def test_names_that_hold_the_old_group_are_listed(two):
+    run(
+        two,
+        """
+        from torch import nn
+        from torch.distributed.device_mesh import init_device_mesh
+        ddp = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+        plain = nn.Linear(2, 2)
+        inside = {"model": [ddp]}
+        mesh = init_device_mesh("cpu", (2,))
+        group = dist.new_group([0, 1])
+        number = 3
+        """,
+    )
+    error = fails(two, "if rank == 0: ddp(torch.ones(1, 2)); dist.barrier()", LaunchTimeout)
+    assert "ddp, group, inside and mesh belong to the old one: make it anew." in notes(error)
+    run(two, "del ddp, plain, inside, mesh, group, number")
+    assert sums(two) == ["2.0", "2.0"]
+
+
+def test_a_cell_that_leaves_the_group_out_of_step_is_followed_by_a_new_one(two, capfd):
+    run(two, "if rank == 0: dist.all_reduce(torch.ones(1), async_op=True)")
+    assert "the cell left the process group out of step. They are in a new process group" in capfd.readouterr().out
+    assert sums(two) == ["2.0", "2.0"]
+
+
+def test_a_group_that_a_cell_has_destroyed_is_formed_anew(two):
+    run(two, "dist.destroy_process_group()")
+    assert sums(two) == ["2.0", "2.0"]
+
+
+def test_sockets_of_a_cell_s_own_stay_open(two):
+    run(two, "import socket\nmine, other = socket.socketpair()")
+    fails(two, "if rank == 0: dist.barrier()", LaunchTimeout)
+    assert run(two, "mine.send(b'x'); other.recv(1)").run.values == ["b'x'"] * 2
+
+
+# --- the kernel is interrupted --------------------------------------------------------------------
+
+
+def interrupted(ranks: Ranks, source: str, when: Callable[[], bool]) -> KeyboardInterrupt:
+    """Run a cell and interrupt this process, as Jupyter does, once ``when()`` says so."""
+    done = threading.Event()
+
+    def interrupt() -> None:
+        while not when():
+            done.wait(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        error = fails(ranks, source, KeyboardInterrupt)
+    finally:
+        done.set()
+        thread.join()
+    assert isinstance(error, KeyboardInterrupt)
+    return error
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "(dist.barrier() if rank == 0 else time.sleep(1000))",
+        "exec('while True: pass')",
+        "exec('while True:\\n    try: time.sleep(1000)\\n    except ValueError: pass')",
+        "__import__('subprocess').run(['sleep', '1000'])",
+        "await __import__('asyncio').sleep(1000)",
+    ],
+    ids=["in a collective", "in a loop", "asleep", "in a subprocess", "in an await"],
+)
+def test_an_interrupt_ends_the_cell_and_keeps_variables(two, tmp_path, wait):
+    run(two, "kept = rank + 7")
+    source = f"open({str(tmp_path)!r} + f'/{{rank}}', 'w').close()\n{wait}"
+    error = interrupted(two, source, lambda: len(list(tmp_path.iterdir())) == 2)
+    assert "Variables are kept." in notes(error)
+    assert two["kept"] == [7, 8]
+    assert sums(two) == ["2.0", "2.0"]
+
+
+def test_a_rank_in_a_c_call_that_cannot_be_ended_is_replaced_and_says_what_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr("labkit.ranks.cells.LEAVE_CELL_S", 1.0)
+    ranks = started(2)
+    try:
+        run(ranks, "import torch, torch.distributed as dist, ctypes\nrank = dist.get_rank(); kept = rank + 7")
+        # PyDLL keeps the lock of the interpreter: no Python code runs until C returns.
+        source = f"open({str(tmp_path)!r} + f'/{{rank}}', 'w').close()\nif rank: ctypes.PyDLL(None).sleep(1000)"
+        error = interrupted(ranks, source, lambda: len(list(tmp_path.iterdir())) == 2)
+        assert "rank 1 could not be interrupted" in notes(error)
+        assert "torch, dist, ctypes, rank, kept of rank 1 is lost" in notes(error)
+        with pytest.raises(KeyError, match="rank 1 lacks a variable 'kept'"):
+            ranks["kept"]
+        run(ranks, "import torch, torch.distributed as dist")
+        assert sums(ranks) == ["2.0", "2.0"]
+    finally:
+        ranks.stop()
+
+
+# --- a rank dies ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_dies_is_named_and_comes_back_with_restart(victim):
+    ranks = started(3)
+    try:
+        run(ranks, "import os, torch, torch.distributed as dist\nrank = dist.get_rank(); kept = rank")
+        error = fails(ranks, f"if rank == {victim}: os.kill(os.getpid(), 9)\ndist.barrier()")
+        assert str(error).startswith(f"rank {victim} was killed by SIGKILL")
+        assert f"%ranks restart {victim}" in notes(error)
+        others = [rank for rank in range(3) if rank != victim]
+        assert ranks["kept"] == others
+        assert run(ranks, "kept", on=others).run.values == [str(rank) for rank in others]
+        assert f"rank {victim} was killed by SIGKILL" in str(fails(ranks, "1"))
+        ranks.restart(victim)
+        with pytest.raises(KeyError, match=f"rank {victim} lacks a variable 'kept'"):
+            ranks["kept"]
+        run(ranks, "import torch, torch.distributed as dist")
+        assert sums(ranks) == ["3.0"] * 3
+    finally:
+        ranks.stop()
+
+
+def test_restart_brings_all_back_empty(two):
+    run(two, "kept = 1")
+    two.restart()
+    with pytest.raises(KeyError, match="no rank has a variable 'kept'"):
+        two["kept"]
+
+
+# --- an emulated link -----------------------------------------------------------------------------
+
+
+def test_a_hang_on_an_emulated_link_keeps_variables():
+    from labkit.cost import Link
+
+    ranks = started(2, link=Link(latency_s=1e-3, bytes_per_s=1e6))
+    try:
+        run(ranks, "import torch, torch.distributed as dist\nrank = dist.get_rank(); kept = rank")
+        fails(ranks, "if rank == 0: dist.all_reduce(torch.ones(3))", LaunchTimeout)
+        assert ranks["kept"] == [0, 1]
+        assert sums(ranks) == ["2.0", "2.0"]
+    finally:
+        ranks.stop()
+
+
+def test_an_interrupt_ends_an_emulated_wait(tmp_path):
+    from labkit.cost import Link
+
+    ranks = started(2, link=Link(latency_s=1000.0, bytes_per_s=1e6))
+    try:
+        run(ranks, "import torch, torch.distributed as dist\nrank = dist.get_rank(); kept = rank")
+        source = f"open({str(tmp_path)!r} + f'/{{rank}}', 'w').close()\ndist.all_reduce(torch.ones(3))"
+        interrupted(ranks, source, lambda: len(list(tmp_path.iterdir())) == 2)
+        assert ranks["kept"] == [0, 1]
+    finally:
+        ranks.stop()
+
+
+# --- nothing is left ------------------------------------------------------------------------------
+
+COUNTS = """
+def counts():
+    links = [os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if os.path.lexists(f'/proc/self/fd/{n}')]
+    pids = os.listdir('/proc/self/task')
+    return len(links), len(pids), len(dist.distributed_c10d._world.pg_map)
+"""
+
+
+@pytest.mark.slow
+def test_50_hangs_in_a_row_leave_variables_and_nothing_else(monkeypatch):
+    monkeypatch.setattr(pools, "QUIET_S", 0.5)
+    ranks = started(4)
+    try:
+        run(ranks, "import os, torch, torch.distributed as dist\nrank = dist.get_rank(); kept = 100 + rank\n" + COUNTS)
+        hang = "if rank == {}: dist.all_reduce(torch.ones(3))"
+        own = len(os.listdir("/proc/self/fd")), threading.active_count()
+        for i in range(3):
+            fails(ranks, hang.format(i), LaunchTimeout)
+        before = run(ranks, "counts()").run.values
+        for i in range(50):
+            fails(ranks, hang.format(i % 4), LaunchTimeout)
+            assert ranks["kept"] == [100, 101, 102, 103]
+        assert run(ranks, "counts()").run.values == before
+        assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == own
+    finally:
+        ranks.stop()
+
+
+KERNEL = """
+from labkit.ranks.cells import Ranks
+from labkit.ranks.plan import decide
+ranks = Ranks(decide(2, "gloo", 60.0, 1, None, False, True))
+print(*ranks.status()["pid"], flush=True)
+ranks.run_cell("import time; time.sleep(1000)", "cell")
+"""
+
+
+def test_a_kernel_that_is_gone_leaves_no_rank_and_another_keeps_its_own(two):
+    pids = list(two.status()["pid"])
+    with subprocess.Popen([sys.executable, "-c", KERNEL], stdout=subprocess.PIPE, text=True) as kernel:
+        assert kernel.stdout is not None
+        theirs = [psutil.Process(int(pid)) for pid in kernel.stdout.readline().split()]
+        assert len(theirs) == 2
+        kernel.kill()
+    _, alive = psutil.wait_procs(theirs, timeout=60)
+    assert not alive
+    assert list(two.status()["pid"]) == pids
+    assert sums(two) == ["2.0", "2.0"]
+
+
+def test_stopped_ranks_are_gone_and_say_so():
+    ranks = started(2)
+    processes = [psutil.Process(pid) for pid in ranks.status()["pid"]]
+    ranks.stop()
+    assert not psutil.wait_procs(processes, timeout=60)[1]
+    with pytest.raises(RuntimeError, match="these ranks were stopped"):
+        run(ranks, "1")
+    ranks.stop()
