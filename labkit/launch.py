@@ -129,6 +129,14 @@ def launch(
         ranks.close(wait=plan.backend == "nccl")  # the next launch may need the memory of the GPU
 
 
+def _plan_ranks(world_size: int, **options: Any) -> LaunchPlan:
+    """Return the plan for ``%ranks``, whose options are those of :func:`launch`, once checked."""
+    check_folders()
+    plan = decide(world_size, init=True, **options)
+    _check_link_is_slower(plan)
+    return plan
+
+
 # --- a link must be slower than what it is emulated over ------------------------------------------
 
 _transport: dict[int, float] = {}  # world size -> bytes per second that gloo moves, once it was measured
@@ -204,3 +212,6 @@ if sys.platform == "win32":
     raise ImportError("labkit.launch needs Linux or macOS; on Windows use WSL (see docs/platforms.md)")
 if in_notebook() and rank.current is None:
     server_handle.forks.start_ahead()  # it imports torch in the background, so the first cell need not wait
+    from labkit.ranks import magics  # here, because it needs IPython
+
+    magics.load(_plan_ranks)

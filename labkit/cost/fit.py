@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from labkit.base.checks import check_bytes, check_number, check_seconds, is_whole
 from labkit.base.measurement_html import Lines
-from labkit.cost.links import COLLECTIVES, Cost, Link, collective_s
+from labkit.cost.links import COLLECTIVES, Cost, Link
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,29 +18,30 @@ if TYPE_CHECKING:
 _TIME = "a finite number of seconds, more than 0: leave out what was not measured"
 
 
+_MESSAGE = Cost(latencies=1, tensors=1.0)
+
+
 @dataclass(frozen=True, repr=False)
 class LinkFit:
     """The link that fits measured times, with one standard error of each of its two numbers.
 
-    ``world_size`` is None where the times were of single messages, else that of the ring
-    all_reduces. It prints as measurements do (see :mod:`labkit.base.formats`).
+    ``cost`` is what was fitted: a single message, or how many latencies and tensors follow each
+    other. It prints as measurements do (see :mod:`labkit.base.formats`).
     """
 
     latency_s: float
     bytes_per_s: float
     latency_error_s: float
     bytes_per_s_error: float
-    world_size: int | None = None
+    cost: Cost = _MESSAGE
 
     @property
     def link(self) -> Link:
         return Link(self.latency_s, self.bytes_per_s, "fitted")
 
     def predict_s(self, n_bytes: float) -> float:
-        """Return the seconds for ``n_bytes`` of what was fitted: a message, or an all_reduce."""
-        if self.world_size is None:
-            return self.link.message_s(n_bytes)
-        return collective_s("all_reduce", n_bytes, self.world_size, self.link)
+        """Return the seconds for ``n_bytes`` of what was fitted: a message, or a collective."""
+        return self.cost.latencies * self.latency_s + self.cost.tensors * n_bytes / self.bytes_per_s
 
     def __str__(self) -> str:
         from labkit.base.formats import measured  # here, because it loads pandas
@@ -55,13 +56,19 @@ class LinkFit:
         return Lines(str(self))._repr_html_()
 
 
-def fit_link(sizes_bytes: Sequence[float], times_s: Sequence[float], world_size: int | None = None) -> LinkFit:
+def fit_link(
+    sizes_bytes: Sequence[float],
+    times_s: Sequence[float],
+    world_size: int | None = None,
+    through_rank_0: bool = False,
+) -> LinkFit:
     """Fit latency + bytes / bandwidth to measured times by least squares, with standard errors.
 
     ``times_s[i]`` is how long ``sizes_bytes[i]`` took: as one message, or with a ``world_size`` as
-    a ring all_reduce among that many ranks; the latency and bandwidth are those of one link either
-    way. Times of small and large messages are decades apart and err by a part of themselves, so
-    what is made small is the sum of squared *relative* errors. The standard errors come from the
+    a ring all_reduce among that many ranks, or ``through_rank_0``, as
+    :func:`labkit.cost.parameter_server_s` has it; the latency and bandwidth are those of one link
+    either way. Times of small and large messages are decades apart and err by a part of themselves,
+    so what is made small is the sum of squared *relative* errors. The standard errors come from the
     scatter of the points about the line. A latency is never below 0: where the best line has a
     negative one, the fit is the best line with latency 0, and keeps the errors of the line without
     that bound.
@@ -73,18 +80,18 @@ def fit_link(sizes_bytes: Sequence[float], times_s: Sequence[float], world_size:
     _check_points(sizes_bytes, times_s)
     import numpy as np  # here, since every rank imports this package for its Link
 
-    cost = Cost(latencies=1, tensors=1.0)
+    cost = _MESSAGE
     if world_size is not None:
         expected = "a whole number of ranks, 2 or more (one rank sends nothing), or None for single messages"
         check_number("world_size", world_size, lambda n: is_whole(n) and n >= 2, expected)
-        cost = COLLECTIVES["all_reduce"](world_size)
+        cost = Cost(2, 2.0 * (world_size - 1)) if through_rank_0 else COLLECTIVES["all_reduce"](world_size)
     line = _relative_line(cost.tensors * np.asarray(sizes_bytes, dtype=float), np.asarray(times_s, dtype=float))
     return LinkFit(
         latency_s=line.intercept / cost.latencies,
         bytes_per_s=1 / line.slope,
         latency_error_s=line.intercept_error / cost.latencies,
         bytes_per_s_error=line.slope_error / line.slope**2,  # the slope is 1 / bandwidth
-        world_size=world_size,
+        cost=cost,
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import cycle, islice
 from typing import Any, TypeAlias
 
 import pandas as pd
@@ -37,8 +36,17 @@ Step: TypeAlias = Callable[[Any, Batch, float, torch.optim.Optimizer, Callable[[
 
 
 def small_bert(corpus: EntailmentCorpus, seed: int = 0) -> Any:
-    """Return the model that notebook 05 trains, on this rank's device: the same for a seed."""
-    return bert("tiny", seed, vocab_size=corpus.vocab_size, max_position_embeddings=128).to(device())
+    """Return the model that notebook 05 trains, on this rank's device: the same for a seed.
+
+    Its two buffers, the numbers of positions and token types, never change. Here they are constants
+    of the model, so DDP does not broadcast them before each forward pass.
+    """
+    model = bert("tiny", seed, vocab_size=corpus.vocab_size, max_position_embeddings=128).to(device())
+    for module in model.modules():
+        constants, module._buffers = module._buffers, {}
+        for name, value in constants.items():
+            setattr(module, name, value)
+    return model
 
 
 def own_batches(corpus: EntailmentCorpus, batch_size: int, epoch: int = 1) -> Iterator[Batch]:
@@ -48,6 +56,31 @@ def own_batches(corpus: EntailmentCorpus, batch_size: int, epoch: int = 1) -> It
     for start in range(0, len(order), batch_size):
         rows = [corpus.train[i] for i in order[start : start + batch_size]]
         yield collate(rows[rank::n], max(map(len, rows))).to(device())
+
+
+# --- agreeing, without training -------------------------------------------------------------------
+
+
+def agree_s(
+    average: Callable[[Any], object], sizes_bytes: Sequence[int], n: int = 10, repeats: int = 7
+) -> pd.DataFrame:
+    """Return the seconds that ``average(model)`` takes for a gradient: a column per size.
+
+    A model has ``n`` gradients of one size, so they follow each other as in a training step. Sizes
+    take turns; a row is a repeat, without a first one that warms up.
+    """
+    run = launch(_agree, average, list(sizes_bytes), n, 1 + repeats, world_size=RANKS, threads=1)
+    return run.repeats(by="bytes")[1:] / n
+
+
+def _agree(average: Callable[[Any], object], sizes_bytes: Sequence[int], n: int, repeats: int) -> None:
+    models = [torch.nn.ParameterList(torch.ones(size // 4, device=device()) for _ in range(n)) for size in sizes_bytes]
+    for parameter in (each for model in models for each in model):
+        parameter.grad = torch.ones_like(parameter)
+    for size, model in [*zip(sizes_bytes, models, strict=True)] * repeats:
+        barrier()
+        with span("agree", lane="comm", bytes=size):
+            average(model)
 
 
 # --- training in turns ----------------------------------------------------------------------------
@@ -147,7 +180,9 @@ def compute_s(turns: SyncTurns) -> tuple[float, float, float]:
 # --- what a prediction says, and what came --------------------------------------------------------
 
 
-def all_reduce_step(compute_s: Sequence[float], link: Link, host_s: float, sizes_bytes: Sequence[int]) -> pd.DataFrame:
+def all_reduce_step(
+    compute_s: Sequence[float], link: Link, sizes_bytes: Sequence[int], host_s: float = 0.0
+) -> pd.DataFrame:
     """Predict a step of four ranks with one all_reduce per parameter, each after the one before.
 
     What is measured is one span for all of them, which does not tell calls from messages: so here
@@ -238,33 +273,42 @@ def five_steps_to_read(one_seed: Sequence[Seen], four_seeds: Sequence[Seen]) -> 
 # --- traffic --------------------------------------------------------------------------------------
 
 
-def sent_bytes(step: Step, ways: Mapping[str, SyncMethod], corpus: EntailmentCorpus, batch_size: int) -> pd.DataFrame:
+def sent_bytes(
+    step: Step, ways: Mapping[str, SyncMethod], corpus: EntailmentCorpus, batch_sizes: Sequence[int]
+) -> pd.DataFrame:
     """Return the bytes that each rank sends in an iteration, as the kernel counts them.
 
-    A row per way, a column for rank 0 and one for the mean of the others; NaN where the kernel does
-    not count.
+    A row per batch size and way, a column for rank 0 and one for the mean of the others; NaN where
+    the kernel does not count.
     """
-    run = launch(_count_traffic, step, dict(ways), corpus, batch_size, world_size=RANKS, backend="gloo", threads=1)
+    run = launch(_count_traffic, step, dict(ways), corpus, batch_sizes, world_size=RANKS, backend="gloo", threads=1)
     first, *others = (pd.Series(found, dtype=float) for found in run.values)
-    return pd.DataFrame({"rank 0": first, "another": sum(others[1:], others[0]) / len(others)})
+    table = pd.DataFrame({"rank 0": first, "another": sum(others[1:], others[0]) / len(others)})
+    return table.rename_axis(["batch", "way"])
 
 
 def _count_traffic(
-    step: Step, ways: Mapping[str, SyncMethod], corpus: EntailmentCorpus, batch_size: int, iterations: int = 1
-) -> dict[str, float]:
+    step: Step, ways: Mapping[str, SyncMethod], corpus: EntailmentCorpus, batch_sizes: Sequence[int]
+) -> dict[tuple[int, str], float]:
     if not traffic.available():
-        return dict.fromkeys(ways, math.nan)
-    found = {}
+        return {(size, name): math.nan for size in batch_sizes for name in ways}
+    trained = {}
     for name, way in ways.items():
         model, sync = way(small_bert(corpus))
-        optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE)
-        batches = islice(cycle(own_batches(corpus, batch_size)), 2 + iterations)
-        for _ in range(2):  # these set up what the others use
-            step(model, next(batches), batch_size / dist.get_world_size(), optimizer, sync)
-        dist.barrier()
-        with traffic.observe() as seen:
-            for batch in batches:
-                step(model, batch, batch_size / dist.get_world_size(), optimizer, sync)
-        dist.barrier()
-        found[name] = seen.sent_bytes / iterations
+        trained[name] = model, torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE), sync
+
+    def train(name: str, size: int) -> None:
+        model, optimizer, sync = trained[name]
+        step(model, next(own_batches(corpus, size)), size / dist.get_world_size(), optimizer, sync)
+
+    found: dict[tuple[int, str], float] = {}
+    for name in [*ways] * 2:  # these set up what the others use
+        train(name, batch_sizes[0])
+    for size in batch_sizes:
+        for name in ways:
+            dist.barrier()
+            with traffic.observe() as seen:
+                train(name, size)
+            dist.barrier()
+            found[size, name] = seen.sent_bytes
     return found

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psutil
 
 from labkit.base.interrupts import uninterrupted
+from labkit.base.measurement_html import as_html
 from labkit.base.texts import listed
 from labkit.ranks import pickling
 from labkit.ranks.cell_output import CellDisplay, show
@@ -60,7 +61,7 @@ class Ranks:
 
     ``plan`` is theirs (its ``timeout_s`` that of each cell), ``last`` the :class:`Run` of the last
     cell, and ``cells`` the source of each that ran to its end without an error, and the ranks that
-    it ran on.
+    it ran on. ``autoreload`` is the mode of IPython's ``%autoreload`` that they keep to.
     """
 
     def __init__(self, plan: LaunchPlan):
@@ -68,6 +69,7 @@ class Ranks:
         self.plan = replace(plan, cells=True)
         self.last: Run | None = None
         self.cells: list[tuple[str, list[int]]] = []
+        self.autoreload = "0"
         self._group = 0  # the number of the ranks' process group
         self._names: dict[int, list[str]] = {}  # of variables, as last heard, by rank
         self._pool: RankPool | None = RankPool(self.plan, time.monotonic())
@@ -80,6 +82,12 @@ class Ranks:
     @property
     def world_size(self) -> int:
         return self.plan.world_size
+
+    def __repr__(self) -> str:
+        return self.plan.header() if self._pool is not None else "stopped"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{as_html(repr(self))}</p>"
 
     def run_cell(self, source: str, file: str, on: Sequence[int] | None = None) -> CellRun:
         """Run a cell on all ranks, or ``on`` some, and wait for them.
@@ -98,11 +106,11 @@ class Ranks:
         from labkit.ranks import shell  # here, because it loads torch and IPython
 
         ranks = self._checked(on)
-        _check_syntax(shell.code_of(source), file)
+        check_syntax(shell.code_of(source), file)
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         since, start_ns = time.monotonic(), time.perf_counter_ns()
         with CellDisplay(MAX_PRINTED) as display:
-            answers = self._call(shell.run_cell, source, file, ranks=ranks, display=display)
+            answers = self._call(shell.run_cell, source, file, self.autoreload, ranks=ranks, display=display)
         seconds = time.monotonic() - since
         values = {rank: pickling.loads(answer.value) for rank, answer in answers.items()}
         self._names |= {rank: names for rank, (_, names) in values.items()}
@@ -284,7 +292,7 @@ class Ranks:
         return {name for each in held for name in each.old}
 
 
-def _check_syntax(code: str, file: str) -> None:
+def check_syntax(code: str, file: str) -> None:
     """Raise the SyntaxError that ranks would."""
     __tracebackhide__ = True
     from IPython.core.inputtransformer2 import TransformerManager

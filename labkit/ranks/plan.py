@@ -53,7 +53,7 @@ class LaunchPlan:
     def emulated(self) -> str:
         return f"emulated link: {self.link}" if self.link else ""
 
-    def header(self, seconds: float) -> str:
+    def header(self, seconds: float | None = None) -> str:
         from labkit.base import formats  # here, because it loads pandas
 
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
@@ -62,7 +62,7 @@ class LaunchPlan:
             ranks,
             formats.fact(f"{self.backend}: {self.why}"),
             threads,
-            formats.measured(seconds, "s"),
+            "" if seconds is None else formats.measured(seconds, "s"),
             self.emulated,
         ]
         return " ".join(filter(None, parts))

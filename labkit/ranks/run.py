@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import stats, trace
 from labkit.base.measurement_html import as_html
+from labkit.ranks.plain_values import Call
 from labkit.ranks.plan import LaunchPlan
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class Run:
     _plan: LaunchPlan
     _rows: list[tuple[Any, ...]]
     _notes: list[str]  # what the ranks emulated
+    _call: Call | None = field(default=None, repr=False, compare=False)  # of a function; cells have none
 
     @property
     def backend(self) -> str:
@@ -47,6 +50,10 @@ class Run:
     @property
     def devices(self) -> list[str]:
         return self._plan.devices
+
+    @property
+    def has_spans(self) -> bool:
+        return bool(self._rows)
 
     @functools.cached_property
     def header(self) -> str:
@@ -64,6 +71,22 @@ class Run:
     def repeats(self, by: str = "name", name: str | None = None) -> RepeatedTimes:
         """Return the seconds of each repeat, a column per way: see :func:`labkit.stats.repeats`."""
         return stats.repeats(self.events, by, name)
+
+    def to_script(self, path: str | Path) -> Path:
+        """Write the function as a script for torchrun that needs no lab, and return where.
+
+        It has the source of what the function uses from cells and from the lab; plain variables are
+        written as they are now. Raises ValueError that names what cannot be written, such as a
+        model that the function did not make, and FileExistsError where another file is.
+        """
+        from labkit.ranks import script
+
+        if self._call is None:
+            raise ValueError("this run is that of a cell, not of a function: %ranks export PATH writes the cells")
+        shown = any(value is not None for value in self.values)
+        plan, name = self._plan, Path(path).name
+        text = script.from_call(self._call, plan.world_size, plan.link, plan.init, shown, name)
+        return script.write(path, text)
 
     def __repr__(self) -> str:
         return f"{self.header}\n{self.timings!r}" if self._rows else f"{self.header}\nno spans were recorded"

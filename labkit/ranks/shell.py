@@ -62,6 +62,10 @@ class _Compiler(CachingCompiler):
 class _Results(DisplayHook):
     """Sends the value of the last expression."""
 
+    def quiet(self) -> bool:
+        """Return whether the cell ends with a semicolon: then it shows no value."""
+        return self.semicolon_at_end_of_expression(code_of("".join(_Compiler.lines)))
+
     def write_output_prompt(self) -> None: ...
 
     def write_format_data(self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None) -> None:
@@ -106,6 +110,7 @@ class RankShell(InteractiveShell):
     """The shell: what IPython would print of an error, it keeps as ``error``."""
 
     last_text = ""
+    autoreload_mode = "0"
     error: BaseException | None = None
 
     def showtraceback(self, exc_tuple: Any = None, *_: Any, **__: Any) -> None:
@@ -131,12 +136,13 @@ def the_shell() -> RankShell:
 # --- what the notebook calls ----------------------------------------------------------------------
 
 
-def run_cell(source: str, file: str) -> tuple[str, list[str]]:
+def run_cell(source: str, file: str, autoreload: str) -> tuple[str, list[str]]:
     """Run a cell. Return its last expression's text, and the names of this rank's variables.
 
     Raises what the cell raises, from the cell's line on.
     """
     shell = the_shell()
+    _set_autoreload(shell, autoreload)
     shell.last_text, shell.error = "", None
     _Compiler.file, _Compiler.lines = file, source.splitlines(keepends=True)
     try:
@@ -152,6 +158,14 @@ def run_cell(source: str, file: str) -> tuple[str, list[str]]:
             _cancel_tasks()
         raise
     return shell.last_text, names()
+
+
+def _set_autoreload(shell: RankShell, mode: str) -> None:
+    """Have IPython reload changed modules before each cell, as it does in the notebook."""
+    if mode != shell.autoreload_mode:
+        shell.run_line_magic("load_ext", "autoreload")
+        shell.run_line_magic("autoreload", mode)
+        shell.autoreload_mode = mode
 
 
 def code_of(source: str) -> str:

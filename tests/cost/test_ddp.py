@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.cost import Link, ddp_step, ddp_timeline, fit_host_s, ring_all_reduce_s, way_terms
+from labkit.cost import Link, ddp_step, ddp_timeline, ring_all_reduce_s, way_terms
 from labkit.trace import EVENT_COLUMNS
 
 TWO_BUCKETS = {
@@ -113,19 +113,6 @@ def test_the_timeline_is_an_event_table_of_one_rank_and_one_lane():
     assert alone["end_s"].tolist() == alone["start_s"].tolist() == [0.25, 0.5]  # one rank calls nobody
 
 
-# --- the cost of a call ---------------------------------------------------------------------------
-
-
-def test_the_fit_has_the_least_squared_error_of_all_lines_through_the_origin():
-    calls, beyond_s = [1, 7, 52], [0.001, 0.0005, 0.02]
-    fitted = fit_host_s(calls, [1 + extra for extra in beyond_s], [1.0] * 3)
-
-    def error(host_s):
-        return sum((extra - n * host_s) ** 2 for n, extra in zip(calls, beyond_s, strict=True))
-
-    assert error(fitted) < min(error(0.99 * fitted), error(1.01 * fitted))
-
-
 # --- a whole step ---------------------------------------------------------------------------------
 
 
@@ -174,16 +161,19 @@ def terms(world_size=2, compute=COMPUTE, link=LINK, host=HOST):
     return way_terms(compute, SIZES, BUCKETS, world_size, link, host)
 
 
-def test_messages_are_two_a_parameter_or_a_bucket_for_each_other_rank():
-    assert terms(2).latency.tolist() == pytest.approx([0.08, 0.08, 0.04])
-    assert terms(5).latency.tolist() == pytest.approx([0.32, 0.32, 0.16])
-
-
 def test_through_rank_0_go_as_many_times_the_bytes_of_a_ring_as_there_are_ranks():
     for n in (2, 4, 16):
         found = terms(n).bytes
         assert found.gather_scatter == pytest.approx(n * found.all_reduce)
         assert found.all_reduce == found.ddp == pytest.approx(2 * (n - 1) / n * 2000 / 2000)
+
+
+def test_where_latencies_run_side_by_side_gather_and_scatter_wait_for_two_a_parameter_whatever_the_number_of_ranks():
+    for n in (2, 5):
+        found = way_terms(COMPUTE, SIZES, BUCKETS, n, LINK, HOST, gathered=Link(0.001, 4000.0))
+        assert found.latency.gather_scatter == pytest.approx(0.008)
+        assert found.bytes.gather_scatter == pytest.approx(2 * (n - 1) * 2000 / 4000)
+        assert found[1:].equals(terms(n)[1:])
 
 
 def test_only_ddp_hides_and_its_row_is_the_predicted_step():

@@ -1,0 +1,173 @@
+"""What ranks display stands once where it is equal, in lines where it is text, else in tabs."""
+
+from __future__ import annotations
+
+import base64
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from labkit.ranks import rank_tabs
+from labkit.ranks.rank_tabs import cell_outputs
+
+PNG = base64.b64encode(b"\x89PNG").decode()
+
+
+def output(data: dict, kind: str = "display", metadata: dict | None = None) -> dict:
+    return {"kind": kind, "data": data, "metadata": metadata or {}}
+
+
+def text(*values: str) -> list[dict]:
+    return [output({"text/plain": value}) for value in values]
+
+
+def result(value: str) -> dict:
+    return output({"text/plain": value}, "result")
+
+
+def table(value: str) -> dict:
+    return output({"text/html": f"<table>{value}</table>", "text/plain": f"   a\n0  {value}"})
+
+
+@pytest.fixture(autouse=True)
+def fresh_names(monkeypatch):
+    monkeypatch.setattr(rank_tabs, "_names", rank_tabs.Counter())
+
+
+def texts(shown: dict, world_size: int) -> list[str]:
+    return [repr(output) for output in cell_outputs(shown, world_size)]
+
+
+ONCE = {
+    "on all ranks": ({rank: text("tensor([6.])") for rank in range(4)}, "all 4 ranks: tensor([6.])"),
+    "on those that showed something": ({0: text("6"), 1: [], 2: text("6")}, "ranks 0 and 2: 6"),
+    "on one rank": ({2: text("6")}, "rank 2: 6"),
+}
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_an_equal_output_stands_once_and_says_on_which_ranks(name):
+    shown, expected = ONCE[name]
+    assert texts(shown, 4) == [expected]
+
+
+def test_of_one_rank_alone_it_is_that_ranks_output():
+    assert texts({0: text("6")}, 1) == ["rank 0: 6"]
+
+
+def test_text_that_differs_has_a_line_per_rank_in_rank_order_and_keeps_its_columns():
+    shown = {1: text("tensor([[1., 2.],\n        [3., 4.]])"), 0: text("7")}
+    assert texts(shown, 2) == ["rank 0: 7\nrank 1: tensor([[1., 2.],\n                [3., 4.]])"]
+
+
+def test_outputs_are_compared_one_by_one_so_only_what_differs_is_shown_per_rank():
+    shown = {0: text("same", "0"), 1: text("same", "1")}
+    assert texts(shown, 2) == ["both ranks: same", "rank 0: 0\nrank 1: 1"]
+
+
+def test_where_ranks_showed_different_numbers_of_outputs_those_of_a_rank_stay_together():
+    shown = {0: text("figure", "x"), 1: text("x")}
+    assert texts(shown, 2) == ["rank 0: figure\nrank 0: x\nrank 1: x"]
+
+
+def test_last_expressions_are_compared_with_each_other_whatever_was_displayed_before():
+    shown = {0: [table("5"), result("6")], 1: [result("6")]}
+    assert texts(shown, 2) == ["rank 0:    a\n        0  5", "both ranks: 6"]
+
+
+def test_nothing_shown_is_nothing():
+    assert texts({0: [], 1: []}, 2) == [] == texts({}, 2)
+
+
+# --- tabs -----------------------------------------------------------------------------------------
+
+
+class Tabs(HTMLParser):
+    """The panels of a page by their headings, and the radio buttons."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.panels: dict[str, str] = {}
+        self.radios: list[dict] = []
+        self.in_heading = self.in_style = False
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.in_heading |= tag == "strong"
+        self.in_style |= tag == "style"
+        if tag == "input":
+            self.radios.append(dict(attributes))
+
+    def handle_endtag(self, tag):
+        self.in_heading &= tag != "strong"
+        self.in_style &= tag != "style"
+
+    def handle_data(self, data):
+        if self.in_heading:
+            self.panels[data] = ""
+        elif self.panels and not self.in_style:
+            self.panels[list(self.panels)[-1]] += data
+
+
+def tabs_of(shown: dict, world_size: int) -> Tabs:
+    (outputs,) = cell_outputs(shown, world_size)
+    return Tabs(outputs._repr_html_())
+
+
+def test_tables_that_differ_are_in_a_tab_per_rank_under_its_number_and_the_first_is_open():
+    tabs = tabs_of({0: [table("5")], 1: [table("7")]}, 2)
+    assert tabs.panels == {"rank 0": "5", "rank 1": "7"}
+    assert ["checked" in radio for radio in tabs.radios] == [True, False]
+    assert len({radio["name"] for radio in tabs.radios}) == 1
+    assert texts({0: [table("5")], 1: [table("7")]}, 2) == ["rank 0:    a\n        0  5\nrank 1:    a\n        0  7"]
+
+
+def test_what_a_rank_displays_in_a_row_is_in_one_tab():
+    assert tabs_of({0: [table("5"), table("6")], 1: [table("7"), table("8")]}, 2).panels == {
+        "rank 0": "56",
+        "rank 1": "78",
+    }
+
+
+def test_text_beside_a_table_is_in_the_tab_too():
+    assert tabs_of({0: [table("5")], 1: text("no <table>")}, 2).panels["rank 1"] == "no <table>"
+
+
+def test_equal_tables_stand_once_without_tabs():
+    (outputs,) = cell_outputs({0: [table("5")], 1: [table("5")]}, 2)
+    page = outputs._repr_html_()
+    assert "<input" not in page and "both ranks:" in page and page.count("<table>5</table>") == 1
+
+
+def test_radio_buttons_have_another_name_in_each_cell_and_the_same_in_each_run_of_a_notebook():
+    def run_all() -> list[str]:
+        rank_tabs._names.clear()
+        cells = [table("5"), table("5"), table("6")]
+        return [tabs_of({0: [first], 1: [table("7")]}, 2).radios[0]["name"] for first in cells]
+
+    first = run_all()
+    assert len(set(first)) == 3 and run_all() == first
+
+
+PICTURES = {
+    "png": (output({"image/png": PNG, "text/plain": "<Figure>"}), f'data:image/png;base64,{PNG}" alt="&lt;Figure&gt;"'),
+    "with its alt text": (
+        output({"image/png": PNG, "text/plain": "x"}, metadata={"image/png": {"alt": 'a "line"', "width": 300}}),
+        'alt="a &quot;line&quot;" width="300"',
+    ),
+    "svg, whose names stay apart": (output({"image/svg+xml": "<svg/>"}), base64.b64encode(b"<svg/>").decode()),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_needs_no_file_and_has_alt_text(name):
+    picture, expected = PICTURES[name]
+    (shown,) = cell_outputs({0: [picture]}, 1)
+    assert expected in shown._repr_html_()
+
+
+def test_measurements_are_numbers_in_a_style_in_html_and_keep_their_brackets_in_text():
+    (outputs,) = cell_outputs({0: text("[~ 0.3 s]"), 1: text("[~ 0.4 s]")}, 2)
+    assert repr(outputs) == "rank 0: [~ 0.3 s]\nrank 1: [~ 0.4 s]"
+    assert re.findall(r">([\d.]+ s)<", outputs._repr_html_()) == ["0.3 s", "0.4 s"]
