@@ -28,6 +28,7 @@ from labkit.ranks import pickling
 from labkit.ranks.cell_output import CellDisplay, show
 from labkit.ranks.errors import LaunchTimeout, RankError, how_it_ended
 from labkit.ranks.messages import Done
+from labkit.ranks.plain_values import kept
 from labkit.ranks.plan import LaunchPlan
 from labkit.ranks.pool import LaunchCall, RankPool
 from labkit.ranks.rank_config import CallerEnvironment, GroupNumber
@@ -69,6 +70,7 @@ class Ranks:
         self.plan = replace(plan, cells=True)
         self.last: Run | None = None
         self.cells: list[tuple[str, list[int]]] = []
+        self.given: dict[str, Any] = {}  # what was pushed, for a script of the cells
         self.autoreload = "0"
         self._group = 0  # the number of the ranks' process group
         self._names: dict[int, list[str]] = {}  # of variables, as last heard, by rank
@@ -144,6 +146,7 @@ class Ranks:
         except Exception as error:
             raise TypeError(f"push: this cannot be sent to the ranks: {pickling.explain(values, error)}") from None
         self._names |= self._values(shell.push, packed)
+        self.given |= {name: kept(value) for name, value in values.items()}
 
     def status(self) -> pd.DataFrame:
         """Return a row for each rank: ``rank, pid, device, memory_mb, names, doing``."""

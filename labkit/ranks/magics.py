@@ -4,6 +4,7 @@
     %ranks                          who is there
     %ranks restart 2                an empty rank 2
     %ranks stop
+    %ranks export script.py         the cells so far as a script for torchrun
 
     %%ranks                         the cell runs on every rank; what it names stays there
     %%ranks 0,2                     on some of them; also 0-2
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
@@ -27,7 +29,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from labkit.base.notebook import display, static
 from labkit.base.texts import listed
 from labkit.cost import links
-from labkit.ranks import cells
+from labkit.ranks import cells, script
 from labkit.ranks.plan import LaunchPlan
 from labkit.ranks.rank_tabs import cell_outputs
 
@@ -38,7 +40,7 @@ COMPLETION_S = 0.5
 PRESETS = {name.lower(): link for name, link in vars(links).items() if isinstance(link, links.Link)}
 
 _HEAD = re.compile(r"%%(ranks|rank|px)\b[ \t]*(.*)")
-_COMMANDS = "a number of ranks to start, or stop, restart 2"
+_COMMANDS = "a number of ranks to start, or stop, restart 2, export script.py"
 
 
 @magics_class
@@ -80,6 +82,8 @@ class RankMagics(Magics):
             case ["restart", *numbers]:
                 ranks = self._there()
                 ranks.restart(*(_numbers(",".join(numbers), ranks.world_size) or range(ranks.world_size)))
+            case ["export", path]:
+                self._export(path.strip("\"'"))
             case words:
                 raise UsageError(f"%ranks {' '.join(words)}: expected {_COMMANDS}; %ranks alone says who is there")
         return None
@@ -114,6 +118,15 @@ class RankMagics(Magics):
         if self._ranks is None:
             raise UsageError("no ranks are there: %ranks 4 starts four")
         return self._ranks
+
+    def _export(self, path: str) -> None:
+        ranks = self._there()
+        try:
+            text = script.from_cells(ranks.cells, ranks.world_size, ranks.plan.link, ranks.given, Path(path).name)
+            script.write(path, text)
+        except (ValueError, OSError) as error:
+            raise UsageError(f"%ranks export: {error}") from None
+        print(f"{path} is written: torchrun --nproc-per-node={ranks.world_size} {path}")
 
     def _run(self, line: str, cell: str) -> None:
         """Run a cell on the ranks that a line names, and show what they have displayed."""

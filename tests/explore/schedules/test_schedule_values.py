@@ -3,8 +3,14 @@
 import pytest
 
 from labkit.explore.schedules.state import SCHEDULES, Choice, State, parse
+from labkit.explore.schedules.tables import metrics
 from labkit.explore.schedules.values import n_micro_of, timed_schedule
 from labkit.schedule import validate
+
+
+def test_with_equal_stages_and_no_hop_the_critical_path_computes_all_the_time_in_one_op_a_clock():
+    timed = timed_schedule(state := parse("gpipe n=4 m=8"), state.choice)
+    assert metrics([timed], cap=None).loc["critical path"].tolist() == ["22 ops, computing 100.0 % of the time"]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
