@@ -392,8 +392,9 @@ class BucketedDataParallel(torch.nn.Module):
     for a model without a parameter to train.
 
     Caveats: a parameter that is not used in a step counts as zero on that rank. One that no rank
-    uses gets a gradient of zero, so that an optimizer with momentum or weight decay still moves it
-    (torch's DDP leaves it alone).
+    uses gets a gradient of zero, so that an optimizer with momentum or weight decay still moves it.
+    (torch's DDP leaves it alone with find_unused_parameters=True, and takes one more all_reduce a
+    step to know; without that it refuses the next step.)
 
     After Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training",
     arXiv 2006.15704.

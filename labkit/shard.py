@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from labkit.parallel.bucket import check_same_model, take_from_rank_0
+from labkit.parallel.bucket import check_averaged, check_same_model, take_from_rank_0
 from labkit.parallel.shard import (
     Broadcast,
     check_linear,
@@ -25,6 +26,7 @@ from labkit.parallel.shard import (
     sum_over_ranks,
 )
 from labkit.parallel.unit import (
+    GatherOrder,
     Hooks,
     OnItsWay,
     Unit,
@@ -130,9 +132,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Step each parameter on its owner, and have every rank take it from there.
 
         Gradients are the same on all ranks. Return what ``closure`` returns, if there is one: it
-        computes loss and gradients anew, on every rank.
+        computes loss and gradients anew, on every rank. Raises RuntimeError where the gradients are
+        in buckets of a BucketedDataParallel that have not been waited for.
         """
         assert self.local is not None
+        if closure is None:
+            check_averaged(self.owners)
         for group, own in zip(self.param_groups, self.local.param_groups, strict=True):
             own.update(group | {"params": own["params"]})  # a scheduler may have changed the options
         ### TODO shard.1 (10 minutes): Step this rank's share, with self.local, which takes the closure
@@ -206,6 +211,9 @@ class ShardedModel(torch.nn.Module):
       parameters are ``replicated``: on every rank, with averaged gradients.
     - ``compute_dtype``: weights are cast to it before they travel, and the inputs of their layers;
       outputs stay in it. Pieces, their gradients and so the optimizer keep the dtype that they had.
+    - ``prefetch``: gather the next unit while one computes, forward and backward. It is the one that
+      was next in the last step, so the first step waits for each. It takes the memory of one unit
+      more.
 
     A step sends a unit's parameters twice and its gradients once, each (N−1)/N of their bytes from
     each rank; with gloo the gradients count twice, as its reduce_scatter is an all_reduce.
@@ -217,9 +225,10 @@ class ShardedModel(torch.nn.Module):
     Caveats: all ranks use the same layers, in the same order. The optimizer comes after this: one
     that has taken steps before has state for whole parameters. It sees 1-D pieces, which suits
     those that treat each number by itself, such as SGD and AdamW. A parameter that is used but not
-    by its own layer's forward pass is found as a piece. So ``clip_grad_norm_`` takes the norm of
-    this rank's pieces: each rank would scale by another factor, and replicated parameters drift
-    apart. A replicated parameter that no rank uses gets a gradient of zero, as in dp.7.
+    by its own layer's forward pass is found as a piece. To clip gradients call
+    :meth:`clip_grad_norm_`: torch's function of that name would scale by the norm of this rank's
+    pieces, on each rank another. A replicated parameter that no rank uses gets a gradient of zero,
+    as in dp.7, and so does one of a unit whose other parameters are used.
 
     After Rajbhandari et al. 2020, ZeRO, arXiv 1910.02054: stage 3; Zhao et al. 2023, PyTorch FSDP,
     arXiv 2304.11277.
@@ -230,6 +239,7 @@ class ShardedModel(torch.nn.Module):
         module: torch.nn.Module,
         shard: type[torch.nn.Module] | tuple[type[torch.nn.Module], ...] = (torch.nn.Linear, torch.nn.Embedding),
         compute_dtype: torch.dtype | None = None,
+        prefetch: bool = False,
     ):
         super().__init__()
         kinds = check_kinds(shard)
@@ -243,27 +253,31 @@ class ShardedModel(torch.nn.Module):
         self.module = module
         self._on_their_way: list[OnItsWay] = []
         self._backward_ran = False
-        listen(self.units, self.replicated, Hooks(self._gather, self._let_go, self._send, self._note_backward))
+        self._order = GatherOrder()
+        following = self._order.after if prefetch else lambda unit: None
+        hooks = Hooks(self._gather, following, self._let_go, self._note_backward, self._send, self._end_backward)
+        listen(self.units, self.replicated, hooks)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self._backward_ran and torch.is_grad_enabled():
-            raise RuntimeError(
-                "the gradients of the last backward pass are not averaged yet: call finish_gradient_synchronization() "
-                "after backward() and before the optimizer's step"
-            )
+        if torch.is_grad_enabled():
+            self._check_averaged()
+        self._begin_pass()
         return self.module(*args, **kwargs)
 
     @torch.no_grad()
-    def _gather(self, unit: Unit) -> None:
-        """Get all of a unit's parameters: before a layer's forward pass, and its backward pass."""
+    def _gather(self, unit: Unit) -> Any:
+        """Start to get all of a unit's parameters, for a layer's forward or backward pass.
+
+        Whoever needs them waits for what this returns, and has the parameters show ``unit.full``.
+        """
         ### TODO shard.2 (20 minutes): Give unit.full its memory, unit.full.nbytes, with
-        ### unit.full.untyped_storage().resize_(…). Fill it with the shards of all ranks, in its
-        ### dtype, by all_gather_into_tensor. Then have the parameters show it. What a Unit can do
-        ### is in labkit/parallel/unit.py.
+        ### unit.full.untyped_storage().resize_(…). Start filling it with the shards of all ranks, in
+        ### its dtype, by all_gather_into_tensor. Another layer may compute meanwhile, so do not wait
+        ### here: take async_op=True, and return what that returns. What a Unit can do is in
+        ### labkit/parallel/unit.py.
         ### BEGIN SOLUTION shard.2
         unit.full.untyped_storage().resize_(unit.full.nbytes)
-        all_gather_into_tensor(unit.full, unit.shard.to(unit.full.dtype))
-        unit.use_full()
+        return all_gather_into_tensor(unit.full, unit.shard.to(unit.full.dtype), async_op=True)
         ### END SOLUTION
 
     def _let_go(self, unit: Unit) -> None:
@@ -297,9 +311,6 @@ class ShardedModel(torch.nn.Module):
                 "there is no gradient to average: since the last finish_gradient_synchronization() no backward() through "
                 "this model has run"
             )
-        for unit in self.units:
-            if unit.is_full:  # a parameter of it was not used
-                self._send(unit)
         gradients = gradients_of(self.replicated)
         ### TODO shard.2 (5 minutes): Wait for all that is in self._on_their_way, and give each unit
         ### the mean of its gradients, with add_gradient.
@@ -317,6 +328,21 @@ class ShardedModel(torch.nn.Module):
             ### END SOLUTION
         self._on_their_way.clear()
         self._backward_ran = False
+        self._begin_pass()
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """Scale all gradients so that together they have at most this norm. Return what it was.
+
+        It is the norm that one process would find: every rank's pieces, and what is replicated
+        once. All ranks call it, after finish_gradient_synchronization(); one number travels.
+        """
+        self._check_averaged()
+        pieces = [p.grad for unit in self.units for p in unit.parameters if p.grad is not None]
+        replicated = [p.grad for p in self.replicated if p.grad is not None]
+        square = get_total_norm(pieces).to(self.units[0].shard.device).square()
+        norm = (sum_over_ranks(square) + get_total_norm(replicated).to(square.device).square()).sqrt()
+        clip_grads_with_norm_(self.module.parameters(), max_norm, norm)
+        return norm
 
     def full_parameters(self) -> dict[str, torch.Tensor]:
         """Return on every rank all parameters by name, whole: new tensors. All ranks call it."""
@@ -350,8 +376,31 @@ class ShardedModel(torch.nn.Module):
         self._on_their_way.append(self._scatter(unit).timed(timing))
         self._let_go(unit)
 
+    def _end_backward(self, unit: Unit) -> None:
+        """Let a unit go that the backward pass has left, since it had not all of its gradients."""
+        if self._backward_ran and unit.missing:  # a parameter was not used, by this rank
+            self._send(unit)
+        else:  # a gradient of the inputs alone, or a frozen unit
+            unit.reset()
+            self._let_go(unit)
+
+    def _check_averaged(self) -> None:
+        if self._backward_ran:
+            raise RuntimeError(
+                "the gradients of the last backward pass are not averaged yet: call finish_gradient_synchronization() "
+                "after backward() and before the optimizer's step"
+            )
+
     def _note_backward(self) -> None:
         self._backward_ran = True
+
+    def _begin_pass(self) -> None:
+        """Let go of units that were gathered ahead, and that nobody needed."""
+        self._order.begin()
+        for unit in self.units:
+            if unit.arriving:
+                unit.finish_gather()
+                self._let_go(unit)
 
 
 # --- one layer's matrix ---------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import functools
 import re
 import sys
 from collections.abc import Callable
@@ -90,7 +91,7 @@ def missing(task: str) -> str | None:
         return GUESSES[name]() if name in GUESSES else f"GUESS {name}: run the cell that asks for it first"
     file = task_file(task)
     try:
-        lines = _todo_lines(read_source(file), task)
+        lines = [line for line, todo in _todos(read_source(file)) if todo == task]
     except (OSError, UnicodeError, SyntaxError) as error:
         return f"labkit/{file.name} cannot be read: {_why(error)}"
     return f"TODO {task}: {_place(file, lines[0])}" if lines else None
@@ -131,23 +132,26 @@ def _place(file: Path, line: int) -> str:
     return f"{file.name}, line {line}" if file.is_file() else f"a notebook cell, line {line}"
 
 
-def _todo_lines(source: str, task: str) -> list[int]:
-    """Return the lines that raise TodoError for ``task``, in order."""
+@functools.lru_cache(maxsize=8)  # a file has several tasks
+def _todos(source: str) -> list[tuple[int, str]]:
+    """Return each line that raises TodoError, and for which task, in order."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # half-written: the lines that look like it
-        pattern = re.compile(rf"\s*raise\s+TodoError\(\s*['\"]{re.escape(task)}['\"]")
-        return [number for number, line in enumerate(source.splitlines(), 1) if pattern.match(line)]
-    return sorted(node.lineno for node in ast.walk(tree) if isinstance(node, ast.Raise) and _raises_todo(node, task))
+        raises = re.compile(r"\s*raise\s+TodoError\(\s*(?:'(.*?)'|\"(.*?)\")")
+        lines = enumerate(map(raises.match, source.splitlines()), 1)
+        return [(number, found[1] or found[2]) for number, found in lines if found]
+    nodes = [node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise) and node.exc]
+    return sorted((node.lineno, task) for node in nodes if (task := _todo_of(node)))
 
 
-def _raises_todo(node: ast.Raise, task: str) -> bool:
-    match node.exc:
+def _todo_of(raised: ast.expr) -> str:
+    match raised:
         case ast.Call(
-            func=ast.Name(id="TodoError") | ast.Attribute(attr="TodoError"), args=[ast.Constant(value=value), *_]
+            func=ast.Name(id="TodoError") | ast.Attribute(attr="TodoError"), args=[ast.Constant(value=str(task)), *_]
         ):
-            return bool(value == task)
-    return False
+            return task
+    return ""
 
 
 # --- %%needs --------------------------------------------------------------------------------------

@@ -44,6 +44,8 @@ LONGEST = (
     "test_train",
 )
 
+FORKS = ("test_ladder", "test_docs", "test_assignments")
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Have ``pytest -m gpu`` import no other tests: they want Jupyter, which may not be there."""
@@ -71,10 +73,13 @@ def what_a_worker_takes(test: str) -> str:
     """Return the name of the tests that one worker runs one after the other.
 
     Those in a browser share a JupyterLab, those of a file ranks and results; a notebook has one.
+    What forks programs off one process (warm_python) does so from the same one.
     """
     file = test.partition("::")[0]
     notebook = re.search(r"test_notebooks\.py::.*\[(\d\d_\w+)\]$", test)
-    return notebook[1] if notebook else "browser" if "/browser/" in file else file
+    if notebook or "/browser/" in file:
+        return notebook[1] if notebook else "browser"
+    return "forks" if Path(file).stem in FORKS else file
 
 
 @pytest.hookimpl(optionalhook=True)

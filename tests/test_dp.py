@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -177,18 +176,6 @@ print(*threads)
 
 
 # --- gradients ------------------------------------------------------------------------------------
-
-
-def around_the_ring(model: nn.Module) -> None:
-    for parameter in model.parameters():
-        dp.ring_all_reduce(parameter.grad.div_(dist.get_world_size()))
-
-
-WAYS: dict[str, Callable[[nn.Module], None]] = {
-    "gather and scatter": lambda model: dp.gather_scatter_gradients(model),
-    "all_reduce": lambda model: dp.average_gradients(model),
-    "ring": around_the_ring,
-}
 
 
 @task("dp.5")

@@ -2,7 +2,6 @@
 
 import ctypes
 import functools
-import math
 import os
 import re
 import shutil
@@ -13,7 +12,6 @@ import time
 import warnings
 from types import SimpleNamespace
 
-import cloudpickle
 import psutil
 import pytest
 import torch
@@ -24,10 +22,7 @@ import labkit
 from labkit.base import machine
 from labkit.cost import ETHERNET_1G
 from labkit.launch import RankError, device, launch, progress, workers
-from labkit.ranks import pickling, plan, rank_output, server_handle
-from labkit.ranks.cell_output import CellDisplay
-from labkit.ranks.messages import Progress
-from labkit.trace import EVENT_COLUMNS, TIMING_COLUMNS
+from labkit.ranks import plan, server_handle
 
 # --- refused before anything starts ---------------------------------------------------------------
 
@@ -134,18 +129,6 @@ def test_auto_takes_nccl_exactly_where_each_rank_and_each_of_those_compared_with
     assert {variables.get("CUDA_VISIBLE_DEVICES") for variables in decided.variables} == {hidden}
 
 
-def test_ranks_that_share_a_gpu_are_on_a_host_each_for_nccl_and_know_which_gpu_is_theirs(monkeypatch):
-    """NCCL refuses two ranks on one GPU; Accelerate and FSDP take the GPU of LOCAL_RANK."""
-    monkeypatch.setattr(plan, "_gpu_count", lambda: 2)
-    shared = plan.decide(3, "auto", 1.0, None, None, True, True)
-    environments = [shared.config(rank, 11868).environment for rank in range(3)]
-    assert len({environment["NCCL_HOSTID"] for environment in environments}) == 3
-    assert [environment["LOCAL_RANK"] for environment in environments] == ["0", "1", "0"]
-    assert {environment["LOCAL_WORLD_SIZE"] for environment in environments} == {"2"}
-    own = plan.decide(2, "auto", 1.0, None, None, True, True)
-    assert not any("NCCL_HOSTID" in variables for variables in own.variables)
-
-
 # --- what a rank is -------------------------------------------------------------------------------
 
 
@@ -184,22 +167,6 @@ def test_all_reduce_sums_over_ranks_and_its_span_is_in_both_tables_with_everythi
     assert "gloo: CPU, as asked for" in repr(run)
     shown = re.sub(r'<span class="labkit-measured"[^>]*>[^<]*</span>', "[]", run._repr_html_())
     assert "<table" in shown and "2 ranks [] [] []" in shown and not re.search(r"\d\.\d|~", shown)
-
-
-def test_a_run_without_spans_says_so_and_has_empty_tables():
-    run = launch(os.getpid, world_size=1)
-    assert repr(run).endswith("no spans were recorded") and "no spans" in run._repr_html_()
-    for table, columns in ((run.timings, TIMING_COLUMNS), (run.events, EVENT_COLUMNS)):
-        assert len(table) == 0 and tuple(table.columns) == tuple(columns)
-
-
-def test_threads_are_the_cores_shared_out_unless_said_otherwise():
-    def threads(timeout_s):  # a parameter that launch takes itself gets through a partial
-        return torch.get_num_threads(), os.environ["OMP_NUM_THREADS"], timeout_s
-
-    bound, share = functools.partial(threads, timeout_s=5), max(1, len(os.sched_getaffinity(0)) // 2)
-    assert launch(bound, world_size=2).values == [(share, str(share), 5)] * 2
-    assert launch(bound, world_size=1, threads=3).values == [(3, "3", 5)]
 
 
 def test_ranks_see_the_notebooks_present_environment_directory_and_path(monkeypatch, tmp_path):
@@ -423,13 +390,6 @@ def test_many_lines_and_a_long_one_arrive_complete_and_in_order(capsys):
         assert long == f"[rank {rank}] {'x' * 2_000_000}"
 
 
-def test_a_line_without_end_is_shown_in_pieces_so_it_does_not_fill_the_memory(capsys, monkeypatch):
-    monkeypatch.setattr(rank_output, "MAX_LINE_BYTES", 1 << 20)
-    launch(lambda: sys.stdout.write("x" * 5 * 2**20), world_size=1)  # more than is read at once
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) > 1 and sum(line.count("x") for line in lines) == 5 * 2**20
-
-
 def test_kept_outputs_are_in_rank_order_and_without_bars(capsys, monkeypatch):
     def chatter():
         for i in progress(range(3), "steps"):
@@ -441,25 +401,6 @@ def test_kept_outputs_are_in_rank_order_and_without_bars(capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert out.splitlines() == [f"[rank {rank}] {i}" for rank in (0, 1) for i in range(3)]
     assert err == ""
-
-
-def test_one_bar_goes_as_far_as_the_slowest_rank(capsys):
-    def work():
-        for i in progress(range(10), "items"):
-            if dist.get_rank() == 1 and i == 4:
-                return  # the bar stops where this rank does
-
-    launch(work, world_size=2)
-    assert re.search(r"items.* 4/10", capsys.readouterr().err.split("\r")[-1])
-
-
-def test_a_full_bar_is_gone_when_the_run_is_over(monkeypatch, capsys):
-    monkeypatch.delenv("LABKIT_STATIC", raising=False)
-    with CellDisplay() as display:
-        display.progress(0, Progress("epoch 1", 2, 2))
-    on_screen = capsys.readouterr().err
-    assert "epoch 1" in on_screen
-    assert on_screen.split("\r")[-2].strip() == "" and "\n" not in on_screen
 
 
 # --- what they return -----------------------------------------------------------------------------
@@ -512,31 +453,6 @@ def test_tensors_of_every_kind_survive_both_ways():
         assert a.is_meta or torch.equal(a.to_dense() if a.is_sparse else a, b.to_dense() if b.is_sparse else b)
 
 
-def test_a_function_may_use_torch_and_an_attribute_ops_of_anything():
-    def in_rank(plan):  # cloudpickle takes plan.ops for torch.ops, and sends that along
-        return torch.ones(1).item() + sum(plan.ops)
-
-    assert launch(in_rank, SimpleNamespace(ops=(1, 2)), world_size=1).values == [4.0]
-    with pytest.raises(TypeError, match="cannot pickle"):
-        cloudpickle.dumps(in_rank)  # once this works, labkit/pickling.py need not do it
-
-
-def test_a_slice_is_sent_without_its_storage_and_what_occurs_twice_arrives_as_one_that_can_be_written_to():
-    big, x = torch.arange(1_000_000), torch.zeros(3, requires_grad=True)
-    pickled = pickling.dumps([big[:2], x, x])
-    part, a, b = pickling.loads(pickled)
-    assert len(pickled) < 2000 and torch.equal(part, big[:2]) and a is b and a.requires_grad
-    with torch.no_grad():
-        a += 1
-    assert a.sum() == 3 and x.sum() == 0
-
-
-def test_pickled_bytes_hold_no_export_of_a_buffer():
-    """A memoryview of a BytesIO in a circle: Python 3.12.1's garbage collector crashes, 3.13's
-    prints BufferError."""
-    assert type(pickling.dumps([1])) is type(pickling.dumps_call(len, ([],), {})) is bytes
-
-
 # --- warm ranks -----------------------------------------------------------------------------------
 
 
@@ -566,24 +482,3 @@ def test_warm_ranks_recover_from_an_error_and_from_a_broken_group(capsys):
             ranks.run(break_group)
             assert torch.equal(ranks.run(rank_and_sum).values[1][1], torch.full((3,), 3.0))
     assert capsys.readouterr().out.count("left the process group out of step") == 2
-
-
-def test_warm_ranks_stay_although_some_send_and_receive_more_than_others(capsys):
-    def pass_along(n):
-        """Each rank gets a number from its left and sends it on to its right, n times."""
-        rank, last, x = dist.get_rank(), dist.get_world_size() - 1, torch.zeros(1)
-        for i in range(n):
-            if rank > 0:
-                dist.recv(x, rank - 1)
-            else:
-                x += i
-            if rank < last:
-                dist.isend(x, rank + 1).wait()
-        return os.getpid(), x.item()
-
-    with workers(world_size=3, timeout_s=math.inf) as ranks:
-        first, second = ranks.run(pass_along, 2).values, ranks.run(pass_along, 4).values
-        assert torch.equal(ranks.run(rank_and_sum).values[1][1], torch.full((3,), 6.0))
-    assert [x for _, x in first] == [1.0] * 3 and [x for _, x in second] == [6.0] * 3
-    assert [pid for pid, _ in first] == [pid for pid, _ in second]
-    assert "anew" not in capsys.readouterr().out

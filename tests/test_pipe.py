@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import gc
 import itertools
-import pickle
 import signal
 import threading
 import time
@@ -131,18 +130,6 @@ def test_a_closed_pipe_says_so():
     piped.close()  # again does no harm
 
 
-# --- what becomes of a module ---------------------------------------------------------------------
-
-
-def test_with_device_is_its_module_with_a_device_and_moves_it_to_a_real_one():
-    inner = nn.Linear(3, 2)
-    wrapped = WithDevice(inner, "cpu:1")
-    assert wrapped.module is inner and wrapped.device == torch.device("cpu", 1)
-    assert wrapped(torch.ones(1, 3)).equal(inner(torch.ones(1, 3)))
-    assert list(wrapped.state_dict()) == ["module.weight", "module.bias"] and "device='cpu:1'" in repr(wrapped)
-    assert WithDevice(nn.Linear(3, 2), "meta").module.weight.is_meta
-
-
 # --- Pipe: the plain module's output and gradients ------------------------------------------------
 
 
@@ -237,26 +224,6 @@ def test_two_pipes_and_two_callers_of_one_at_once_forward_and_backward():
         assert not wrong and not any(caller.is_alive() for caller in callers)
 
 
-# --- copies ---------------------------------------------------------------------------------------
-
-
-def pickled(piped: Pipe) -> Pipe:
-    return pickle.loads(pickle.dumps(piped))
-
-
-@pipe_task
-@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, pickled])
-def test_a_copy_has_threads_of_its_own_and_a_copy_of_a_closed_one_is_closed(copied):
-    with Pipe(layers(), 2) as piped:
-        other = copied(piped)
-        expected = piped(rows(5))
-    with other:
-        torch.testing.assert_close(other(rows(5)), expected)
-        assert other.devices == piped.devices
-    with pytest.raises(RuntimeError, match="this Pipe is closed"):
-        copied(piped)(rows(5))
-
-
 # --- threads end ----------------------------------------------------------------------------------
 
 
@@ -270,19 +237,6 @@ def test_threads_are_gone_when_close_returns_and_after_the_with_block():
         assert len(stage_threads()) == 3
         raise KeyError
     assert not stage_threads()
-
-
-@pipe_task
-def test_threads_are_gone_when_the_pipe_is_garbage_even_before_its_output():
-    piped = Pipe(layers(), 2)
-    output = piped(rows(5))
-    threads = stage_threads()
-    del piped
-    gc.collect()
-    for thread in threads:
-        thread.join(SECONDS)
-    assert len(threads) == 3 and not stage_threads()
-    output.sum().backward()  # the graph does not need them
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -35,17 +34,6 @@ def pins() -> dict[str, str]:
 def test_every_dependency_is_pinned_to_a_version_that_it_allows():
     pinned = pins()
     assert [each for each in REQUIREMENTS if not each.specifier.contains(pinned[canonicalize_name(each.name)])] == []
-
-
-def test_conda_installs_python_and_this_project_under_the_same_constraints_and_nothing_else():
-    environment = yaml.safe_load((PROJECT / "environment.yml").read_text())
-    assert environment["name"] == PYPROJECT["project"]["name"]
-    conda = [Requirement(re.sub(r"(?<=\w)=(?=\d)", "==", entry)) for entry in environment["dependencies"][:-1]]
-    python, *others = conda
-    assert python.name == "python" and [other.name for other in others] == ["pip"]
-    version = next(iter(python.specifier)).version
-    assert Requirement("python" + PYPROJECT["project"]["requires-python"]).specifier.contains(version)
-    assert environment["dependencies"][-1] == {"pip": ["--constraint constraints.txt", "--editable .[test]"]}
 
 
 def test_every_package_folder_is_installed():

@@ -18,7 +18,6 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from labkit.dp import BucketedDataParallel
-from labkit.launch import launch
 from labkit.shard import ShardedModel, ShardedOptimizer
 
 pytestmark = task("shard.1")
@@ -84,8 +83,8 @@ def by_both(names: list[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("world_size", [1, 3, pytest.param(9, marks=pytest.mark.slow)])  # two of nine own nothing
-def test_ten_steps_give_the_weights_of_one_process_and_of_torchs_own_to_the_bit(world_size):
-    for found in launch(by_both, [*OPTIMIZERS], world_size=world_size, backend="gloo").values:
+def test_ten_steps_give_the_weights_of_one_process_and_of_torchs_own_to_the_bit(world_size, ranks):
+    for found in ranks(world_size).run(by_both, [*OPTIMIZERS]).values:
         for name, (ours, theirs, again) in zip(OPTIMIZERS, found, strict=True):
             assert all(map(torch.equal, ours, in_one_process(name))), name
             assert all(map(torch.equal, again, theirs)), name
@@ -112,8 +111,8 @@ def after_a_scheduler() -> list[torch.Tensor]:
     return [parameter.detach() for parameter in model.parameters()]
 
 
-def test_a_scheduler_changes_the_rate_of_every_rank():
-    for found in launch(after_a_scheduler, world_size=2, backend="gloo").values:
+def test_a_scheduler_changes_the_rate_of_every_rank(ranks):
+    for found in ranks(2).run(after_a_scheduler).values:
         assert all(map(torch.equal, found, after_a_scheduler()))
 
 
@@ -138,12 +137,32 @@ def behind_buckets() -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 @task("dp.6", "dp.7")
-def test_behind_buckets_four_ranks_learn_what_one_process_learns_of_the_whole_batch():
-    for ours, alone in launch(behind_buckets, world_size=4, backend="gloo").values:
+def test_behind_buckets_four_ranks_learn_what_one_process_learns_of_the_whole_batch(ranks):
+    for ours, alone in ranks(4).run(behind_buckets).values:
         torch.testing.assert_close(ours, alone)
 
 
 # --- states ---------------------------------------------------------------------------------------
+
+
+def too_early() -> tuple[str, bool]:
+    """Step before the buckets have been waited for, and after."""
+    model = BucketedDataParallel(nn.Linear(2, 2))
+    optimizer = ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    before = model.module.weight.detach().clone()
+    model(torch.ones(2)).sum().backward()
+    with pytest.raises(RuntimeError) as error:
+        optimizer.step()
+    unchanged = torch.equal(model.module.weight, before)
+    model.finish_gradient_synchronization()
+    optimizer.step()
+    return str(error.value), unchanged and not torch.equal(model.module.weight, before)
+
+
+@task("dp.6", "dp.7")
+def test_a_step_before_the_gradients_are_averaged_is_refused(ranks):
+    for said, stepped_later in ranks(2).run(too_early).values:
+        assert "not averaged yet: call finish_gradient_synchronization() before step()" in said and stepped_later
 
 
 def half_way(name: str) -> tuple[dict[str, Any], dict[str, Any], list[torch.Tensor]]:
@@ -164,13 +183,13 @@ def go_on(name: str, states: list[dict[str, Any]], weights: list[torch.Tensor]) 
 
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])
-def test_a_full_state_goes_on_in_one_process_and_on_another_number_of_ranks_a_share_on_as_many(name):
-    saved = launch(half_way, name, world_size=3, backend="gloo").values
+def test_a_full_state_goes_on_in_one_process_and_on_another_number_of_ranks_a_share_on_as_many(name, ranks):
+    saved = ranks(3).run(half_way, name).values
     whole, weights = in_one_process(name), saved[0][2]
     full, shares = saved[0][0], [share for _, share, _ in saved]
     assert all(map(torch.equal, go_on(name, [full], weights), whole))
     for states, world_size in (([full], 2), (shares, 3)):
-        for found in launch(go_on, name, states, weights, world_size=world_size, backend="gloo").values:
+        for found in ranks(world_size).run(go_on, name, states, weights).values:
             assert all(map(torch.equal, found, whole)), (name, world_size)
 
 
@@ -194,8 +213,8 @@ def frozen_of_odd_dtypes() -> list[torch.Tensor]:
     return [parameter.detach().to(torch.complex64).real for parameter in parameters[1:]]
 
 
-def test_any_dtype_travels_from_its_owner():
-    first, second = launch(frozen_of_odd_dtypes, world_size=2, backend="gloo").values
+def test_any_dtype_travels_from_its_owner(ranks):
+    first, second = ranks(2).run(frozen_of_odd_dtypes).values
     assert all(map(torch.equal, first, second)) and {float(value.max()) for value in first} <= {1.0, 2.0}
 
 
@@ -260,8 +279,8 @@ def refusals() -> dict[str, str]:
     return found
 
 
-def test_what_cannot_be_shared_out_is_refused_on_every_rank_with_what_to_do():
-    for found in launch(refusals, world_size=2, backend="gloo").values:
+def test_what_cannot_be_shared_out_is_refused_on_every_rank_with_what_to_do(ranks):
+    for found in ranks(2).run(refusals).values:
         for name, (_, phrase) in REFUSED.items():
             assert phrase in found[name], name
 
@@ -284,6 +303,6 @@ def pieces_after_and_before() -> list[str]:
 
 
 @task("shard.2")
-def test_pieces_of_a_sharded_model_are_not_sent_whichever_comes_first():
-    for said in launch(pieces_after_and_before, world_size=2, backend="gloo").values:
+def test_pieces_of_a_sharded_model_are_not_sent_whichever_comes_first(ranks):
+    for said in ranks(2).run(pieces_after_and_before).values:
         assert all("own piece of a ShardedModel's: give these to a plain optimizer" in each for each in said)

@@ -13,7 +13,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from labkit import models, shard
+from labkit.cost import Link, UnitCost, fsdp_step
 from labkit.launch import RankError, launch, workers
+from labkit.trace import span
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +77,11 @@ class Tied(nn.Module):
 
     def forward(self, x):
         return self.head(self.middle(self.embedding(as_tokens(x, 9))).tanh())
+
+
+class Stack(nn.Sequential):
+    def __init__(self):
+        super().__init__(*(nn.Linear(4, 4) for _ in range(3)))
 
 
 class Transformer(nn.Module):
@@ -166,6 +173,11 @@ def test_it_learns_and_evaluates_as_one_process_does_and_keeps_no_layer(two, kin
     assert_learned_alike(two.run(sharded, kind, kinds=kinds).values, kind)
 
 
+@pytest.mark.parametrize(("kind", "kinds"), [(Checkpointed, None), (Tied, None), (Transformer, "blocks")])
+def test_so_it_does_where_the_next_layer_is_gathered_while_one_computes(two, kind, kinds):
+    assert_learned_alike(two.run(sharded, kind, kinds=kinds, prefetch=True).values, kind)
+
+
 @pytest.mark.parametrize("plan", [*PLANS][1:])
 def test_gradients_are_those_of_all_passes(two, plan):
     assert_learned_alike(two.run(sharded, Layers, plan).values, Layers, plan)
@@ -175,6 +187,41 @@ def test_gradients_are_those_of_all_passes(two, plan):
 def test_so_it_does_on_other_numbers_of_ranks_some_of_them_with_empty_pieces(world_size):
     run = launch(sharded, Layers, world_size=world_size, backend="gloo", threads=1)
     assert_learned_alike(run.values, Layers)
+
+
+# --- the norm of all gradients --------------------------------------------------------------------
+
+
+def clipped(model, max_norm, clip):
+    """The norms in three steps of training, and the weights after them."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    norms = []
+    for step in range(3):
+        loss_of(model, step, shares=clip is None).backward()
+        if clip is None:
+            model.finish_gradient_synchronization()
+        norms.append(model.clip_grad_norm_(max_norm) if clip is None else clip(model.parameters(), max_norm))
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.stack(norms)
+
+
+def clips(kind, max_norm):
+    model = shard.ShardedModel(made(kind))
+    return clipped(model, max_norm, None), model.full_parameters()
+
+
+@pytest.mark.parametrize(("world_size", "kind", "max_norm"), [(2, Layers, 1e-3), (2, Layers, 1e6), (4, Stack, 1e-3)])
+def test_gradients_are_clipped_by_the_norm_that_one_process_finds(world_size, kind, max_norm):
+    run = launch(clips, kind, max_norm, world_size=world_size, backend="gloo", threads=1)
+    alone = made(kind)
+    right = clipped(alone, max_norm, nn.utils.clip_grad_norm_)
+    for norms, weights in run.values:
+        torch.testing.assert_close(norms, right)
+        for name, parameter in alone.named_parameters():
+            torch.testing.assert_close(weights[name], parameter.detach(), msg=name)
+    small = run.events[(run.events.name == "all_reduce") & (run.events["rank"] == 0) & (run.events.bytes == 8)]
+    assert len(small) == 3  # one number a step
 
 
 # --- in 16 bits -----------------------------------------------------------------------------------
@@ -209,11 +256,6 @@ def test_weights_travel_in_bfloat16_and_stay_in_float32_with_gradients_and_state
 # --- traffic --------------------------------------------------------------------------------------
 
 
-class Stack(nn.Sequential):
-    def __init__(self):
-        super().__init__(*(nn.Linear(4, 4) for _ in range(3)))
-
-
 def test_a_step_moves_the_parameters_twice_and_their_gradients_once(two):
     events = two.run(sharded, Stack).events
     moved = events[events["rank"] == 0].groupby("name").bytes.sum()
@@ -240,6 +282,143 @@ def gradients_on_their_way(n_layers: int) -> list[int]:
 
 def test_only_two_units_whole_gradients_are_kept_until_they_have_arrived(two):
     assert two.run(gradients_on_their_way, 5).values == [[1, 2, 2, 2, 2]] * 2
+
+
+# --- gathered ahead -------------------------------------------------------------------------------
+
+
+def steps_by_layer(prefetch):
+    """Take two steps. Return, for each pass of a layer, which units have memory in it."""
+    model, seen = shard.ShardedModel(made(Stack), prefetch=prefetch), []
+
+    def note(*_):
+        seen.append([unit.number for unit in model.units if unit.full.untyped_storage().nbytes()])
+
+    for layer in model.module:
+        layer.register_forward_pre_hook(note)
+        layer.register_forward_hook(lambda _layer, _inputs, y: y.register_hook(note) and None)
+    for step in range(2):
+        loss_of(model, step, shares=True).backward()
+        model.finish_gradient_synchronization()
+    note()
+    return seen[:6], seen[6:]
+
+
+ALONE = [[0], [1], [2], [2], [1], [0]]  # three layers forward, and back
+AHEAD = [[0, 1], [1, 2], [2], [1, 2], [0, 1], [0]]
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_with_prefetch_one_layer_more_is_there_from_the_second_step_on(two, prefetch):
+    run = two.run(steps_by_layer, prefetch)
+    for first, second in run.values:
+        assert first == ALONE and second == [*(AHEAD if prefetch else ALONE), []]
+    gathers = run.events[(run.events.name == "all_gather") & (run.events["rank"] == 0)]
+    assert gathers.sort_values("start_s").bucket.tolist() == [0, 1, 2, 2, 1, 0] * 2  # the same in the same order
+    unit = UnitCost(forward_s=1.0, backward_s=1.0, weight_bytes=160, gradient_bytes=160)
+    predicted = fsdp_step([unit] * 3, 2, Link(0.1, 1e9), prefetch=prefetch)
+    assert sent(run.events[run.events["rank"] == 0]) == sent(predicted)
+
+
+def sent(events):
+    """What travels, in the order in which it begins, of the last step of three units."""
+    events = events[events.name.isin(["all_gather", "reduce_scatter"])].sort_values("start_s")
+    return list(zip(events.name, events.bucket, events.bytes, strict=True))[-9:]
+
+
+def computes_on_a_slow_link():
+    """Take two steps, the layers' forward passes as spans."""
+    model = shard.ShardedModel(made(Stack), prefetch=True)
+    for number, layer in enumerate(model.module):
+        layer.forward = partial(timed, layer.forward, number)
+    for step in range(2):
+        loss_of(model, step, shares=True).backward()
+        model.finish_gradient_synchronization()
+
+
+def timed(forward, number, x):
+    with span("forward", bucket=number):
+        return forward(x)
+
+
+def test_an_all_gather_is_on_its_way_while_the_layer_before_computes():
+    run = launch(computes_on_a_slow_link, link=Link(latency_s=0.05, bytes_per_s=1e8), threads=1)
+    events = run.events[run.events["rank"] == 0]
+    computing = events[events.name == "forward"].tail(3)
+    gathers = events[events.name == "all_gather"].tail(6).head(3)
+    for layer in range(2):
+        ahead = gathers.iloc[layer + 1]
+        assert ahead.start_s < computing.iloc[layer].start_s
+        assert ahead.end_s - ahead.start_s >= 0.05
+
+
+class OneOfTwo(nn.Module):
+    """A layer or another, as the caller says."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+
+    def forward(self, x, order):
+        for number in order:
+            x = self.layers[number](x)
+        return x
+
+
+def in_another_order_each_time():
+    model, x = shard.ShardedModel(made(OneOfTwo), prefetch=True), torch.ones(2, 4, dtype=torch.float64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for order in ([0, 1, 2], [0, 2, 1], [0, 1], [0, 1], [0], [2, 0], [2, 1, 0]):
+        losses.append(model(x, order).square().mean())
+        if order != [0]:  # that is for evaluation, and 1 was gathered for nothing
+            losses[-1].backward()
+            model.finish_gradient_synchronization()
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.stack(losses).tolist(), [unit.full.untyped_storage().nbytes() for unit in model.units]
+
+
+def test_a_layer_that_was_gathered_ahead_for_nothing_is_let_go_and_never_used_stale(two):
+    model, x = made(OneOfTwo), torch.ones(2, 4, dtype=torch.float64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    right = []
+    for order in ([0, 1, 2], [0, 2, 1], [0, 1], [0, 1], [0], [2, 0], [2, 1, 0]):
+        right.append(model(x, order).square().mean())
+        if order != [0]:
+            right[-1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for losses, kept in two.run(in_another_order_each_time).values:
+        assert losses == pytest.approx(torch.stack(right).tolist()) and kept == [0, 0, 0]
+
+
+# --- gradients of the inputs alone ----------------------------------------------------------------
+
+
+def input_gradient_then_a_step(world=None):
+    """Take the gradient of an input, then a step with gradients that were there before."""
+    model = made(Stack) if world is None else shard.ShardedModel(made(Stack), prefetch=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(2):
+        loss_of(model, step, shares=world is not None).backward()
+        getattr(model, "finish_gradient_synchronization", lambda: None)()
+        x = torch.ones(2, 4, dtype=torch.float64, requires_grad=True)
+        (dx,) = torch.autograd.grad(model(x).square().mean(), x)
+        kept = sum(unit.full.untyped_storage().nbytes() for unit in getattr(model, "units", ()))
+        optimizer.step()
+        optimizer.zero_grad()
+    weights = dict(model.named_parameters()) if world is None else model.full_parameters()
+    return dx, {name: each.detach() for name, each in weights.items()}, kept
+
+
+def test_a_gradient_of_an_input_leaves_no_layer_whole_and_takes_no_part_in_the_step(two):
+    dx, weights, _ = input_gradient_then_a_step()
+    for found, learned, kept in two.run(input_gradient_then_a_step, 2).values:
+        torch.testing.assert_close(found, dx)
+        assert kept == 0
+        for name in weights:
+            torch.testing.assert_close(learned[name], weights[name], msg=name)
 
 
 # --- what cannot work -----------------------------------------------------------------------------
@@ -302,6 +481,7 @@ def different_units():
 def in_order(*calls):
     model = shard.ShardedModel(made(Stack))
     do = {"finish": model.finish_gradient_synchronization, "forward": lambda: loss_of(model, 0)}
+    do["clip"] = lambda: model.clip_grad_norm_(1.0)
     do["backward"] = lambda: loss_of(model, 0).backward()
     for call in calls:
         do[call]()
@@ -311,6 +491,7 @@ WRONG_ORDERS = {
     ("finish",): "there is no gradient to average",
     ("backward", "finish", "finish"): "there is no gradient to average",
     ("backward", "forward"): "not averaged yet: call finish_gradient_synchronization",
+    ("backward", "clip"): "not averaged yet: call finish_gradient_synchronization",
 }
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from labkit import todo
-from labkit.base.measurement_html import as_html
 from labkit.todo import TodoError, missing, needs
 
 
@@ -168,26 +165,3 @@ def test_once_the_task_is_filled_in_each_cell_runs_again_also_one_that_reads_its
     assert [run(shell, cell)[1][:4] for cell in cells] == ["", "TODO", "TODO"]
     student_file(DONE)
     assert [run(shell, cell)[1] for cell in cells] == ["", "", "2\n"]
-
-
-def test_the_place_is_a_link_that_opens_the_file_from_the_notebooks_folder(monkeypatch):
-    monkeypatch.chdir(Path(todo.__file__).parents[1] / "notebooks")
-    text = "TODO dp.2: labkit/dp.py, line 155"
-    assert as_html(text) == 'TODO dp.2: <a href="../labkit/dp.py">labkit/dp.py, line 155</a>'
-    assert as_html("TODO dp.2: mine.py, line 155") == "TODO dp.2: mine.py, line 155"
-
-
-def test_importing_it_in_a_notebook_is_enough_and_outside_needs_no_ipython():
-    code = """
-import sys
-import labkit.todo
-assert "IPython" not in sys.modules and "torch" not in sys.modules
-from IPython.core.interactiveshell import InteractiveShell
-shell = InteractiveShell.instance()
-shell.run_cell("import importlib, labkit.todo; importlib.reload(labkit.todo)")
-assert shell.find_cell_magic("needs") is not None
-assert shell.run_cell("%%needs dp.1").error_in_exec is None
-"""
-    subprocess.run(
-        [sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1], capture_output=True, text=True
-    )

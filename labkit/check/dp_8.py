@@ -28,7 +28,9 @@ FAILURE = "this rank was told to fail"
 def work(file: Path, caller: int, rank: int, world_size: int, backend: str) -> None:
     """Report what this rank was given.
 
-    Rank 0 ends first, and the others only after its process: the last rank, then the one before.
+    Rank 0 ends first, then the last rank, then the one before: each only after the process of the
+    one that ends before it, and once the caller waits again. One that does not wait for all has
+    returned by then.
     """
     import psutil
     from torch.distributed import FileStore
@@ -36,14 +38,26 @@ def work(file: Path, caller: int, rank: int, world_size: int, backend: str) -> N
     if os.getpid() == caller:
         raise RuntimeError(f"rank {rank} ran in the process that called run_processes: start one for it too")
     store = FileStore(f"{file}.store", world_size)
-    if rank == 0:
-        store.set("rank 0", str(os.getpid()))
-    else:
+    store.set(f"rank {rank}", str(os.getpid()))
+    if rank:
         with contextlib.suppress(psutil.Error):  # it has gone already, or stays
-            psutil.Process(int(store.get("rank 0"))).wait(timeout=3)
-        time.sleep(0.3 * (world_size - rank))  # a run_processes that does not wait for all has returned by then
+            psutil.Process(int(store.get(f"rank {(rank + 1) % world_size}"))).wait(timeout=3)
+        until_it_waits(caller)
     with file.open("a") as reports:
         reports.write(json.dumps([rank, world_size, backend]) + "\n")
+
+
+def until_it_waits(caller: int) -> None:
+    """Return once a process's main thread sleeps from one look to the next, or after 0.5 s."""
+    import psutil
+
+    process, before = psutil.Process(caller), None
+    for _ in range(25):
+        now = process.status(), process.num_ctx_switches()
+        if now == before and now[0] == psutil.STATUS_SLEEPING:
+            return
+        before = now
+        time.sleep(0.02)
 
 
 def run_until_ended(file: Path, caller: int, rank: int, world_size: int, backend: str) -> None:
@@ -54,7 +68,7 @@ def run_until_ended(file: Path, caller: int, rank: int, world_size: int, backend
     if rank == 1:
         raise RuntimeError(FAILURE)
     if world_size == 1:
-        time.sleep(0.5)  # until run_processes waits: it cannot end a rank that it is still starting
+        until_it_waits(caller)  # it cannot end a rank that it is still starting
         os.kill(caller, signal.SIGINT)
     time.sleep(6)
     file.write_text(json.dumps("not ended"))

@@ -44,16 +44,18 @@ finding.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.check import restrictions
 from labkit.check.failure import Source
-from labkit.check.hints import HINTS
 from labkit.check.observer import ENDS, IS_IMPORTED, Observer, named
-from labkit.check.result import CheckResult, Claim
+from labkit.check.result import N_HINTS, CheckResult, Claim
 from labkit.todo import missing, task_file
 
 Finding = Any  # of a claim: what is wrong and what to do, or something falsy
@@ -104,9 +106,16 @@ def check(task: str, hint: int | None = None) -> CheckResult:
     task_file(task)  # raises for an unknown task
     if hint is None:
         return _checked(task)
-    if type(hint) is not int or not 1 <= hint <= len(HINTS[task]):
+    if type(hint) is not int or not 1 <= hint <= N_HINTS:
         raise ValueError(f"hint is {hint!r}, expected 1, 2 or 3: start with 1, the others say more")
-    return replace(_checked(task), hints=HINTS[task][:hint])
+    return replace(_checked(task), hints=hints()[task][:hint])
+
+
+@functools.cache  # and not where this is imported, as each rank imports it
+def hints() -> dict[str, tuple[str, ...]]:
+    """Return the hints for each task, each bigger than the one before."""
+    texts = tomllib.loads(Path(__file__).with_name("hints.toml").read_text(encoding="utf-8"))
+    return {task: tuple(" ".join(hint.split()) for hint in of_task.values()) for task, of_task in texts.items()}
 
 
 def _checked(task: str) -> CheckResult:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from reprlib import repr as shortened
 from typing import Any, NamedTuple
 
@@ -33,12 +34,13 @@ class Case(NamedTuple):
 
     def expected(self) -> list[list[tuple[int, int]]]:
         """Return what starts at the same time in a simulated pipeline of equally long tasks."""
-        from labkit.schedule import forward_only
-        from labkit.simulate import simulate
+        from labkit.schedule import find_dependencies, forward_only
+        from labkit.schedule.dependencies import earliest_times
 
-        events = simulate(forward_only(self.num_partitions, self.num_batches)).sort_values("stage")
-        clocks = events.groupby("start_s")[["micro_batch", "stage"]]
-        return [[(int(i), int(j)) for i, j in clock.to_numpy()] for _, clock in clocks]
+        found = find_dependencies(forward_only(self.num_partitions, self.num_batches))
+        start_s = earliest_times(found, [1.0] * len(found.ops), [0.0] * len(found.ops)).start_s
+        starts = sorted((start, op.stage, op.micro_batch) for start, op in zip(start_s, found.ops, strict=True))
+        return [[(i, j) for _, j, i in clock] for _, clock in groupby(starts, key=itemgetter(0))]
 
 
 CASES = [Case(*sizes) for sizes in ((4, 3), (2, 4), (1, 1), (1, 3), (5, 1), (8, 4))]

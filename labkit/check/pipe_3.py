@@ -10,11 +10,12 @@ import re
 import threading
 from contextlib import suppress
 from typing import Any, NamedTuple
+from unittest import mock
 
 from labkit.check.harness import Finding, TaskClaims
 
 MEET_S = 5.0  # tasks that run at the same time meet by then, on a busy machine too; only wrong answers wait
-SLOW_S = 0.3  # how long a slow stage takes, unless compute returns before
+SLOW_S = 0.3  # how long a slow stage takes, unless its task is waited for or compute returns before
 RECORDED = ("forward", "queued", "result waits")  # of a task: its call, and its waits before and after
 AT_ONCE = [(1, 1), (0, 2), (2, 0)]  # the third clock of forward, in no special order
 
@@ -34,17 +35,26 @@ class Case(NamedTuple):
         raised = f", where only at first partitions {list(self.fails)} raised a ValueError" if self.fails else ""
         return (f"compute(batches, {self.schedule})" if self.schedule else forward) + raised
 
+    @property
+    def slow(self) -> int | None:
+        """Return the partition that is slow at first: the one next to the only one that fails."""
+        return (self.fails[0] + 1) % 3 if len(self.fails) == 1 else None
+
     def observe(self) -> Any:
         """Return the error if any, what came of it the second time, and the calls of stages."""
         import torch
 
         from labkit import pipe
+        from labkit.parallel.worker import Task
 
         x, stages, seen = torch.arange(1.0, self.rows + 1)[:, None], Stages(), dict[str, Any](error=None)
         if not self.schedule:
             seen["plain"] = self._outcome(torch.nn.Sequential(*stages.modules), x, stages.modules)
         modules = map(pipe.WithDevice, stages.modules, ["cpu:0", "cpu:1", "meta" if self.meta else "cpu:2"])
-        with pipe.Pipe(torch.nn.Sequential(*modules), self.split_size) as stages.pipe:
+        with (
+            mock.patch.object(Task, "wait", stages.noting(Task.wait)),
+            pipe.Pipe(torch.nn.Sequential(*modules), self.split_size) as stages.pipe,
+        ):
             for stages.case, batch in ((self, x + 1), (Case(), x)):
                 stages.calls.clear()
                 try:
@@ -55,7 +65,7 @@ class Case(NamedTuple):
                     origin = [*stages.errors, error].index(error)  # 3 for another one
                     ended = len(stages.calls) >= len(self.schedule or ())
                     seen |= {"error": type(error).__name__, "origin": origin, "ended": ended}
-                stages.came_back.set()
+                stages.released.set()
         return seen | {"calls": sorted(stages.calls), "missed": stages.meeting.broken}
 
     def _outcome(self, model: Any, x: Any, modules: list[Any]) -> dict[str, Any]:
@@ -94,17 +104,27 @@ class Stages:
         self.pipe: Any = None
         self.calls: list[tuple[int, str, int, str, int]] = []  # partition, input, rows, device, worker
         self.errors = [ValueError(f"partition {j} was told to fail") for j in range(3)]
-        self.came_back, self.meeting = threading.Event(), threading.Barrier(3)
+        self.released, self.meeting = threading.Event(), threading.Barrier(3)
         self.modules = [torch.nn.Linear(1, 1) for _ in range(3)]
         for j, module in enumerate(self.modules):
             module.load_state_dict({"weight": torch.tensor([[10.0]]), "bias": torch.tensor([j + 1.0])})
             module.register_forward_pre_hook(lambda _, inputs, j=j: self._called(j, *inputs))
         self.modules[2].register_forward_hook(lambda _, x, y: y.double() if self.case.meta and len(y) == 1 else y)
 
+    def noting(self, wait: Any) -> Any:
+        """Return a Task's ``wait`` that lets a slow stage go on, if it is what is waited for."""
+
+        def noted(task: Any) -> None:
+            if task._labels.get("stage") == self.case.slow:
+                self.released.set()
+            wait(task)
+
+        return noted
+
     def _called(self, j: int, x: Any) -> None:
         """Note that partition j was called with x, and in which worker; do what the case says."""
-        if self.case.fails == ((j - 1) % 3,):  # the one next to the only one that fails is slow
-            self.came_back.wait(SLOW_S)
+        if j == self.case.slow:
+            self.released.wait(SLOW_S)
         if self.case.meets and (sum(call[0] == j for call in self.calls), j) in AT_ONCE:
             with suppress(threading.BrokenBarrierError):
                 self.meeting.wait(MEET_S)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -51,9 +52,12 @@ class Rule:
         return f"{file}, {where}: {shown} {verb} not allowed ({self.why}). Use {self.instead} instead"
 
 
-RULES = [Rule(**rule) for rule in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))["rule"]]
+@functools.cache  # and not where this is imported, as each rank imports it
+def rules() -> list[Rule]:
+    return [Rule(**rule) for rule in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))["rule"]]
 
 
+@functools.lru_cache(maxsize=8)  # a file that has several tasks is judged for each
 def broken(file: str, content: bytes, layout: str = "") -> tuple[str, ...]:
     """Return what a student file uses and should not, a sentence for each rule.
 
@@ -67,8 +71,8 @@ def broken(file: str, content: bytes, layout: str = "") -> tuple[str, ...]:
         uses = sorted(_uses(ast.parse(decode_source(content))), key=lambda use: use.line)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
-    rules = [rule for rule in RULES if rule.layout in ("", layout)]
-    found = [(rule, [use for use in uses if rule.forbids(use)]) for rule in rules]
+    applicable = [rule for rule in rules() if rule.layout in ("", layout)]
+    found = [(rule, [use for use in uses if rule.forbids(use)]) for rule in applicable]
     return tuple(rule.sentence(file, broke) for rule, broke in found if broke)
 
 

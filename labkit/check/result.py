@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from labkit.base.measurement_html import as_html
 from labkit.base.texts import shorten
-from labkit.check.hints import HINTS
 
 COLOURS = {"✓": "#0072b2", "✗": "#d55e00", "!": "#d55e00"}
+N_HINTS = 3  # for each task
 WIDTH = 100  # of a hint as text, in characters
 MAX_SHOWN = 1_500  # characters of what is wrong: an answer may return anything
 
@@ -73,7 +73,7 @@ class CheckResult:
             lines += [f"  {claim.mark} {claim.text}", *(f"      {line}" for line in (claim.wrong or "").splitlines())]
         lines += [f"  ! {warning}" for warning in self.warnings]
         for number, hint in enumerate(self.hints, 1):
-            lines += textwrap.wrap(f"hint {number} of {len(HINTS[self.task])}: {hint}", WIDTH, subsequent_indent="  ")
+            lines += textwrap.wrap(f"hint {number} of {N_HINTS}: {hint}", WIDTH, subsequent_indent="  ")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -87,9 +87,7 @@ class CheckResult:
         headline = as_html(self._headline)
         claims = f'<p><b>{headline}</b></p><ul style="list-style: none; padding-left: 1em">{items}</ul>'
         hints = "".join(f"<li>{as_html(hint)}</li>" for hint in self.hints)
-        return claims + (
-            f"<p><b>Hints</b> ({len(self.hints)} of {len(HINTS[self.task])})</p><ol>{hints}</ol>" if hints else ""
-        )
+        return claims + (f"<p><b>Hints</b> ({len(self.hints)} of {N_HINTS})</p><ol>{hints}</ol>" if hints else "")
 
 
 def _coloured(mark: str) -> str:

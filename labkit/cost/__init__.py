@@ -2,6 +2,7 @@
 
 links    a link, common links, and what a collective costs on them
 ddp      a data-parallel step: its buckets on one channel, and its terms in three ways to agree
+fsdp     a step with a sharded model, beside a data-parallel one; one layer, sharded or over ranks
 fit      the link, and the cost of a call or a micro-batch, that fit measured times
 memory   how big a model fits where, and how long it trains
 
@@ -22,6 +23,15 @@ since every rank imports it.
 
 from labkit.cost.ddp import ddp_step, ddp_timeline, way_terms
 from labkit.cost.fit import LinkFit, fit_host_s, fit_link, fit_work, measure_rising
+from labkit.cost.fsdp import (
+    LayerCost,
+    UnitCost,
+    ddp_step_of_units,
+    fsdp_layer,
+    fsdp_step,
+    hiding_tokens,
+    tensor_parallel_layer,
+)
 from labkit.cost.links import (
     ETHERNET_1G,
     ETHERNET_10G,
@@ -39,17 +49,24 @@ __all__ = [
     "ETHERNET_10G",
     "INFINIBAND_HDR",
     "NVLINK4",
+    "LayerCost",
     "Link",
     "LinkFit",
+    "UnitCost",
     "collective_s",
     "ddp_step",
+    "ddp_step_of_units",
     "ddp_timeline",
     "fit_host_s",
     "fit_link",
     "fit_work",
+    "fsdp_layer",
+    "fsdp_step",
+    "hiding_tokens",
     "measure_rising",
     "parameter_server_s",
     "ring_all_reduce_s",
     "ring_broadcast_s",
+    "tensor_parallel_layer",
     "way_terms",
 ]

@@ -23,6 +23,7 @@ from labkit.draw.picture import attach, house_style, new_axes, put_legend_right
 __all__ = ["bars", "by_source", "curve", "curves", "lines_at", "mark_guess", "one_legend", "panels"]
 
 _ERROR_BARS = {"capsize": 3, "elinewidth": 1, "ecolor": INK}
+_BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # a number
 _CHARACTERS_PER_IN = 16  # of what stands under the axes
 
 
@@ -86,7 +87,10 @@ def bars(
             look = styles[name].face()
             drawn = ax.bar(x, rows[value], 0.92 * width, yerr=ends, label=name, error_kw=_ERROR_BARS, **look)
             numbers = [f"{number:.3g}" if number < 1000 else f"{number:,.0f}" for number in rows[value]]
-            label_bars(ax, drawn, numbers, 8.0 if len(table) <= 16 else 7.0)  # of many bars each is narrow
+            tops = rows[value].clip(lower=0) if ends is None else (rows[value] + np.nan_to_num(ends[1])).clip(lower=0)
+            label_above(
+                ax, drawn, numbers, tops.tolist(), 8.0 if len(table) <= 16 else 7.0
+            )  # of many bars each is narrow
         label_groups(ax, groups)
         ax.margins(y=0.12)
         if log:
@@ -112,8 +116,15 @@ def chart(
 
 def label_bars(ax: Axes, bars: BarContainer, labels: Sequence[str], points: float, **place: Any) -> None:
     """Write a label over each bar, on white, or a line or a hatching would run through it."""
-    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-    ax.bar_label(bars, labels, padding=3, fontsize=points, color=INK, bbox=behind, **place)
+    ax.bar_label(bars, labels, padding=3, fontsize=points, color=INK, bbox=_BEHIND, **place)
+
+
+def label_above(ax: Axes, bars: BarContainer, labels: Sequence[str], tops: Sequence[float], points: float) -> None:
+    """Write a label above each bar and its line, also of a negative one: not at the line's foot."""
+    look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": points, "color": INK, "bbox": _BEHIND}
+    for bar, label, top in zip(bars, labels, tops, strict=True):
+        middle = bar.get_x() + bar.get_width() / 2
+        ax.annotate(label, (middle, top), xytext=(0, 3), textcoords="offset points", **look)
 
 
 def label_groups(ax: Axes, groups: Sequence[Any]) -> None:

@@ -132,16 +132,15 @@ def said_of_calibration(table: pd.DataFrame) -> Lines:
     right = sum(choices.guess == choices.answer)
     lines.append(f"Choices: {len(choices)}, right: {measured(right, width=2)}.")
     if n_undecided := len(others) - len(choices):
-        lines.append(f"Not told from the answer by the run: {measured(n_undecided, width=2)}.")
+        lines.append(f"Too close to call: {measured(n_undecided, width=2)}.")
     counts = terms_left_out(table)
     terms = counts[:-1]
     times = terms.guesses.max()
     most = "; ".join(terms.term[terms.guesses == times])
     if times:
-        numbers = counts.guesses.sum(), times, counts.guesses.iloc[-1]
-        total, times, other = (measured(number, width=2) for number in numbers)
+        total, times = (measured(number, width=2) for number in (counts.guesses.sum(), times))
         lines.append(
-            f"{total} guesses left something out: {other} {OTHER}; of the terms, most often {fact(most, 38)}: {times}."
+            f"A wrong model or a forgotten term: {total}. Forgotten most often, {times} times: {fact(most, 58)}."
         )
     return Lines("\n".join([*lines, trend(table), *([waiting] if n_open else [])]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +16,17 @@ MIB = 2**20
 # Takes a buffer of gradients, 1-D, and starts replacing it by its sum over all ranks, in place. Its
 # future is done, and gives an error if there was one, when the sum is there.
 CommHook = Callable[[torch.Tensor], "torch.futures.Future[Any]"]
+
+
+_IN_BUCKET = "_labkit_in_bucket"  # of a parameter whose gradient is not averaged yet
+
+
+def check_averaged(parameters: Iterable[torch.Tensor]) -> None:
+    """Raise RuntimeError where a gradient is in a bucket that nobody has waited for."""
+    if any(hasattr(parameter, _IN_BUCKET) for parameter in parameters):
+        raise RuntimeError(
+            "the gradients of the last backward pass are not averaged yet: call finish_gradient_synchronization() before step()"
+        )
 
 
 class Bucket:
@@ -38,6 +49,8 @@ class Bucket:
     def reset(self) -> None:
         """Begin a step: every gradient is missing, and nothing is on its way."""
         self.missing = set(range(len(self.parameters)))
+        for parameter in self.parameters:
+            vars(parameter).pop(_IN_BUCKET, None)
         self.future: torch.futures.Future[Any] | None = None
         self._streams: set[Any] = set()  # of a GPU, on which gradients were collected
 
@@ -64,6 +77,7 @@ class Bucket:
         else:
             torch.mul(parameter.grad, self.share, out=view)
         parameter.grad = view
+        setattr(parameter, _IN_BUCKET, True)
 
     def send(self, comm_hook: CommHook) -> None:
         """Start summing the buffer over all ranks: a span in the event table until it is done.

@@ -32,10 +32,11 @@ class Unit:
     - while ``is_full``, all of them, in their own shape: views of ``full``.
 
     ``shard`` is 1-D, in the parameters' dtype. ``full`` is the row, N times as long, in the dtype
-    to compute in; its memory comes and goes. ``missing`` holds the numbers of those parameters
-    whose gradient is not ready in this backward pass. ``in_backward`` is True from when the
-    backward pass has gathered it until its gradients leave: a forward pass that is run again
-    meanwhile, by a checkpoint, does not let it go.
+    to compute in; its memory comes and goes. ``arriving`` is the work that fills it, until somebody
+    has waited for it. ``missing`` holds the numbers of those parameters whose gradient is not ready
+    in this backward pass. ``in_backward`` is True from when the backward pass has gathered it until
+    its gradients leave: a forward pass that is run again meanwhile, by a checkpoint, does not let
+    it go.
     """
 
     def __init__(self, number: int, layers: dict[str, nn.Module], compute_dtype: torch.dtype | None):
@@ -57,6 +58,7 @@ class Unit:
         mark_pieces(self.parameters)
         self._kept: list[torch.Tensor | None] = [None] * len(self.parameters)  # gradients of pieces, while is_full
         self.is_full = True
+        self.arriving: Any = None
         self.use_shard()
         self.reset()
 
@@ -64,6 +66,12 @@ class Unit:
         """Begin a backward pass: every gradient is missing."""
         self.missing = {i for i, parameter in enumerate(self.parameters) if parameter.requires_grad}
         self.in_backward = False
+
+    def finish_gather(self) -> None:
+        """Wait until ``full`` is there, if it is on its way."""
+        if self.arriving:
+            self.arriving.wait()
+            self.arriving = None
 
     def use_full(self) -> None:
         """Have each parameter show its part of ``full``, in its own shape, with no gradient yet."""
@@ -268,15 +276,38 @@ def check_same_units(units: Sequence[Unit]) -> None:
 # --- when a unit is needed, and when its gradients are ready --------------------------------------
 
 
-class Hooks(NamedTuple):
-    """What is called for a unit: ``gather`` before a layer's forward and before its backward pass,
-    ``let_go`` after the forward pass, ``send`` in the backward pass once its gradients are ready,
-    and ``ran`` at any gradient."""
+class GatherOrder:
+    """Tells which unit is next: the one that was, while all goes as it did in the last pass."""
 
-    gather: Callable[[Unit], object]
+    def __init__(self) -> None:
+        self._last: list[Unit] = []
+        self._now: list[Unit] = []
+
+    def begin(self) -> None:
+        """Begin a pass, forward and backward; one that needed nothing is no pass."""
+        self._last, self._now = self._now or self._last, []
+
+    def after(self, unit: Unit) -> Unit | None:
+        """Note that ``unit`` is needed now. Return the next one, None where it is not known."""
+        self._now.append(unit)
+        as_before = self._last[: len(self._now)] == self._now
+        return self._last[len(self._now)] if as_before and len(self._now) < len(self._last) else None
+
+
+class Hooks(NamedTuple):
+    """What is called for a unit.
+
+    ``gather`` starts to gather it and returns the work; ``following`` says which unit to gather
+    while this one computes, if any; ``let_go`` is called after the forward pass, ``ran`` at any
+    gradient, ``send`` once its gradients are ready, ``end`` where backward ended without some.
+    """
+
+    gather: Callable[[Unit], Any]
+    following: Callable[[Unit], Unit | None]
     let_go: Callable[[Unit], object]
-    send: Callable[[Unit], object]
     ran: Callable[[], object]
+    send: Callable[[Unit], object]
+    end: Callable[[Unit], object]
 
 
 def listen(units: Sequence[Unit], replicated: Sequence[nn.Parameter], hooks: Hooks) -> None:
@@ -306,7 +337,7 @@ def _before_forward(unit: Unit, hooks: Hooks, layer: nn.Module, *inputs: Any) ->
 
 
 def _after_forward(unit: Unit, hooks: Hooks, layer: nn.Module, inputs: Any, outputs: Any) -> None:
-    if not unit.in_backward:
+    if unit.is_full and not unit.in_backward:
         hooks.let_go(unit)
     found = _tensors(outputs)
     if outputs is not None and not found and torch.is_grad_enabled():
@@ -321,13 +352,37 @@ def _after_forward(unit: Unit, hooks: Hooks, layer: nn.Module, inputs: Any, outp
 
 def _backward_begins(unit: Unit, hooks: Hooks) -> None:
     _need(unit, hooks)
-    unit.in_backward = True
+    if not unit.in_backward:
+        unit.in_backward = True
+        torch.autograd.Variable._execution_engine.queue_callback(partial(_backward_ends, unit, hooks))
+
+
+def _backward_ends(unit: Unit, hooks: Hooks) -> None:
+    if unit.in_backward:
+        hooks.end(unit)
 
 
 def _need(unit: Unit, hooks: Hooks) -> None:
-    if not unit.is_full:
-        with unit.all_gather_span():
-            hooks.gather(unit)
+    """Have all of a unit's parameters there, and those of the next one on their way."""
+    if unit.is_full and not unit.arriving:
+        return
+    _start_gather(unit, hooks)
+    unit.finish_gather()
+    unit.use_full()
+    if following := hooks.following(unit):
+        _start_gather(following, hooks)
+
+
+def _start_gather(unit: Unit, hooks: Hooks) -> None:
+    if not unit.is_full and not unit.arriving:
+        timing = unit.all_gather_span().begin()
+        unit.arriving = hooks.gather(unit)
+        if not hasattr(unit.arriving, "get_future"):
+            raise TypeError(
+                f"_gather returned {unit.arriving!r}, expected the work that is to be waited for: what all_gather_into_tensor "
+                "returns with async_op=True"
+            )
+        unit.arriving.get_future().then(lambda _: timing.end())
 
 
 def _let_go(unit: Unit, hooks: Hooks, _: Sequence[torch.Tensor | None]) -> None:

@@ -25,6 +25,7 @@ import torch
 
 from labkit.trace import span
 
+START_POLL_S = 0.1  # between looks whether a thread still lives that has not begun
 JOIN_TIMEOUT_S = 2.0  # for the end of a worker that is still busy; it ends after its task in any case
 
 # --- tasks: a call, and how it went ---------------------------------------------------------------
@@ -153,8 +154,8 @@ class Worker(threading.Thread):
     def __init__(self, name: str, device: torch.device, num_threads: int):
         super().__init__(name=name, daemon=True)  # a stage that never returns must not keep Python from exiting
         self.device = device
-        self.started = threading.Event()  # or has failed to, with this error
-        self.error: BaseException | None = None
+        self._begun = threading.Event()  # or has failed to, with this error
+        self._error: BaseException | None = None
         self._num_threads = num_threads
         # Made here, so that the caller gets an error.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -163,6 +164,14 @@ class Worker(threading.Thread):
         # No task may be put after the end. Reentrant, because a garbage collection may end a worker
         # in the middle of a put.
         self._lock = threading.RLock()
+
+    def wait_for_start(self) -> BaseException | None:
+        """Return what has kept the thread from its first task, None once it can take one."""
+        while self.is_alive() and not self._begun.wait(START_POLL_S):
+            pass
+        if not self._begun.is_set():  # such as where a debugger's trace function raises
+            return RuntimeError(f"the worker thread {self.name!r} ended before it could begin: Python has printed why")
+        return self._error
 
     def put(self, task: Task) -> None:
         """Have the task done, and return at once. Raises RuntimeError if the thread has ended."""
@@ -188,10 +197,10 @@ class Worker(threading.Thread):
             try:
                 device.enter_context(self._on_device())
             except BaseException as error:
-                self.error = error
+                self._error = error
                 return
             finally:
-                self.started.set()
+                self._begun.set()
             while (item := self._tasks.get()) is not None:
                 task, before = item
                 if self._stream:
@@ -239,10 +248,9 @@ def create_workers(devices: Sequence[torch.device]) -> list[Worker]:
             end_workers(running)
             raise
         finally:
-            for worker in running:
-                worker.started.wait()
+            errors = [error for worker in running if (error := worker.wait_for_start())]
             torch.set_num_threads(num_threads)
-    if errors := [worker.error for worker in workers if worker.error]:
+    if errors:
         end_workers(workers)
         raise errors[0]
     return workers

@@ -7,6 +7,7 @@ ending the group waits for the kernel.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import sys
@@ -20,8 +21,7 @@ from labkit.base.consequence import is_consequence
 
 POLL_S = 0.2
 SILENT_S = 2.0  # after which a rank is gone that has given no sign of life
-BY_ITSELF_S = 4.0  # for which a rank may end by itself once another one has failed
-END_S = 3.0  # which the end of a group may take after an error
+END_S = 6.0  # in which a rank has to end by itself that has failed, or knows that another one has
 READ_S = 2.0  # for which rank 0 keeps the store, so that the others read why it ends
 
 
@@ -29,7 +29,7 @@ class FailureWatch:
     """Tells the other ranks that this one fails, and ends this one soon after another has told.
 
     ``store`` is one that all ranks share. ``line`` is a connection to its server, silent until that
-    is gone. Where another rank has failed, this one has BY_ITSELF_S to call :meth:`stop`; then its
+    is gone. Where another rank has failed, this one has END_S in all to call :meth:`stop`; then its
     process ends with a sentence, by os._exit: what it waits for takes no exception.
     """
 
@@ -38,6 +38,7 @@ class FailureWatch:
         self._rank, self._world_size, self._line = rank, world_size, line
         self._stopped, self._has_read = threading.Event(), False
         self._gone: list[int] = []
+        self._until = math.inf
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
@@ -48,6 +49,7 @@ class FailureWatch:
         The first of all ranks counts. A consequence of another rank's error is not told: that rank
         tells its own.
         """
+        self._begin_end()
         self._stopped.set()
         failure = lost or f"rank {self._rank} failed: {_first_line(error)}"
         if not is_consequence(error):
@@ -81,13 +83,17 @@ class FailureWatch:
                 return [self._store.add(f"alive {rank}", 0) for rank in range(self._world_size)]
         return []
 
+    def left_s(self) -> float:
+        """Return how long this rank may still take to end; infinite while no failure is known."""
+        return max(0.0, self._until - time.monotonic())
+
     def stop(self) -> None:
         """Let this rank end unwatched. Rank 0, which has the store, waits for those that live."""
         self._stopped.set()
-        self._thread.join(READ_S)
+        self._thread.join(min(READ_S, self.left_s()))
         with self._line, contextlib.suppress(RuntimeError):
             self._count_as_reader()
-            until = time.monotonic() + READ_S
+            until = time.monotonic() + min(READ_S, self.left_s())
             n_living = self._world_size - len(self._gone)
             while self._rank == 0 and self._store.add("readers", 0) < n_living and time.monotonic() < until:
                 time.sleep(POLL_S / 10)
@@ -98,11 +104,16 @@ class FailureWatch:
                 if not is_gone(self._line):
                     self._store.add(f"alive {self._rank}", 1)
             if failure := self.failure():
+                self._begin_end()
                 with contextlib.suppress(RuntimeError):
                     self._count_as_reader()
-                if not self._stopped.wait(BY_ITSELF_S):
+                if not self._stopped.wait(self.left_s()):
                     leave(f"rank {self._rank} was ended, as {failure}. The terminal of that rank says where", 1)
                 return
+
+    def _begin_end(self) -> None:
+        """Begin to count what is left, at the first failure that this rank has or hears of."""
+        self._until = min(self._until, time.monotonic() + END_S)
 
     def _count_as_reader(self) -> None:
         """Count this rank among those for which rank 0 need not keep the store any longer."""
@@ -128,8 +139,8 @@ def is_gone(line: socket.socket) -> bool:
         return True
 
 
-def end_after(error: BaseException, end: Callable[[], None]) -> None:
-    """End a group by ``end()`` after an error, or, where that does not return, this process."""
+def end_after(error: BaseException, end: Callable[[], None], limit_s: float) -> None:
+    """End a group by ``end()`` after an error, or this process where that takes ``limit_s``."""
 
     def end_quietly() -> None:
         with contextlib.suppress(Exception):  # the first error is the one to show
@@ -137,7 +148,7 @@ def end_after(error: BaseException, end: Callable[[], None]) -> None:
 
     thread = threading.Thread(target=end_quietly, daemon=True)
     thread.start()
-    thread.join(END_S)
+    thread.join(limit_s)
     if thread.is_alive():
         status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
         leave("".join(traceback.format_exception(error)).rstrip(), status)

@@ -88,8 +88,9 @@ def joined(by_hand: ByHand | None = None, backend: str = "auto", timeout_s: floa
     - ``timeout_s``: for which a rank waits for the others, to meet and in each collective.
 
     Raises MeetingError for an address that is not rank 0's or where nobody listens, and where some
-    ranks do not come. Also where a rank is gone while this one waits for it. After an error on one
-    rank the others end within 10 s, as :class:`labkit.train.failure_watch.FailureWatch` has it.
+    ranks do not come. Also where a rank is gone while this one waits for it. The others end within
+    10 s of an error on one rank, or of waiting for one that was killed: see
+    :class:`labkit.train.failure_watch.FailureWatch`.
 
     Caveats: ending a group can hang for ever while a DistributedDataParallel model on it is alive
     (pytorch issue 56297: gloo's threads wait for the GIL). So have a function make the model, train
@@ -123,7 +124,7 @@ def joined(by_hand: ByHand | None = None, backend: str = "auto", timeout_s: floa
                 print(failure, file=sys.stderr, flush=True)
             _clear_frames(error)
             gc.collect()
-            end_after(shown, _end_of_group(backend))
+            end_after(shown, _end_of_group(backend), watch.left_s())
             if shown is not error:
                 raise shown from error
             raise

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
 import labkit.base  # noqa: F401  sets it up
-from labkit.base.extras import MissingExtra, extra_of
+from labkit.base.extras import MissingExtra
 
 METADATA = """Metadata-Version: 2.4
 Name: labkit
@@ -46,15 +44,3 @@ def test_other_modules_and_other_packages_have_pythons_own_error(module, package
     with pytest.raises(ModuleNotFoundError, match=f"No module named '{package}'") as caught:
         run(f"import {package}", module)
     assert caught.type is ModuleNotFoundError
-
-
-def test_looking_whether_a_package_is_there_raises_nothing():
-    assert importlib.util.find_spec("absent_draws_it") is None
-    looked = run("import importlib.util; found = importlib.util.find_spec('absent_draws_it')", "labkit.draw")
-    assert looked["found"] is None
-
-
-def test_a_module_may_have_another_name_than_its_package(tmp_path):
-    with (tmp_path / "labkit-9.dist-info" / "METADATA").open("a") as file:
-        file.write('Requires-Dist: scikit-learn>=1.5; extra == "train"\n')
-    assert extra_of("sklearn") == "train"

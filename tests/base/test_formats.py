@@ -5,7 +5,7 @@ import re
 import pandas as pd
 import pytest
 
-from labkit.base.formats import Lines, MeasuredTable, as_html, emulated, fact, loss, measured, say
+from labkit.base.formats import MeasuredTable, as_html, emulated, fact, loss, measured
 
 pytestmark = pytest.mark.usefixtures("static")
 
@@ -36,10 +36,6 @@ def test_a_fact_stays_inside_its_brackets_at_fixed_width_and_is_text_in_html(tex
     assert outside_brackets(shown) == ""
     assert shown.count("[") == shown.count("]") == 1 and "\n" not in shown
     assert as_html(fact("<b>&")).endswith(">&lt;b&gt;&amp;</span>")
-
-
-def test_a_loss_shows_four_significant_digits():
-    assert [loss(value) for value in (0.76271, 0.75, 12.3456)] == ["[≈ 0.7627]", "[≈ 0.7500]", "[≈ 12.35]"]
 
 
 SAID = "emulated link: SLOW (10 MB/s, 1 ms)"
@@ -89,12 +85,6 @@ def test_counts_labels_and_a_long_fact_stand_whole_and_in_the_open():
 # --- what was emulated ----------------------------------------------------------------------------
 
 
-def test_a_note_on_what_was_emulated_is_text_and_where_nothing_was_there_is_none():
-    assert "emulated" not in repr(TABLE) and "emulated" not in TABLE._repr_html_()
-    assert repr(on_a_link()).replace(f"\n{SAID}", "") == repr(TABLE)
-    assert on_a_link("link <b> & co")._repr_html_().endswith("<p>link &lt;b&gt; &amp; co</p>")
-
-
 def test_the_note_under_a_picture_has_the_given_words_first_and_names_each_emulation_once():
     plain, slow, other = TABLE, on_a_link(), on_a_link("emulated link: OTHER")
     assert emulated(plain) == "" and emulated(slow) == SAID and emulated(plain, note="Two ranks") == "Two ranks"
@@ -103,21 +93,6 @@ def test_the_note_under_a_picture_has_the_given_words_first_and_names_each_emula
 
 
 # --- lines ----------------------------------------------------------------------------------------
-
-
-def test_lines_are_their_text_and_in_html_measurements_have_a_style_and_columns_stay():
-    lines = Lines(f"a < b\ntook {measured(0.5, 's')}")
-    assert str(lines) == repr(lines) == "a < b\ntook [~       0.5 s]"
-    html = lines._repr_html_()
-    assert html.count("<br>") == 1 and re.sub("<[^<>]*>", "", html.replace("<br>", "\n")) == "a &lt; b\ntook 0.5 s"
-    html = Lines("a    1\nbc   2", aligned=True)._repr_html_()
-    assert html.startswith("<pre") and ">a    1\nbc   2</pre>" in html
-
-
-def test_say_prints_where_there_is_no_notebook(capsys):
-    say("took", 2, measured(0.5, "s"))
-    say("one", "two", sep="\n")
-    assert capsys.readouterr().out == "took 2 [~       0.5 s]\none\ntwo\n"
 
 
 def test_a_live_cell_and_a_terminal_show_plain_numbers(monkeypatch):

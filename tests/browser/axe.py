@@ -8,21 +8,16 @@ from playwright.sync_api import Page
 GRAVE = ("serious", "critical")
 
 
-def grave_faults(page: Page, selector: str) -> list[str]:
-    """Return what axe finds grave in the elements that ``selector`` names, a line each."""
+def check(page: Page, selector: str) -> None:
+    """Fail if axe finds a serious or critical fault in the elements that ``selector`` names."""
     assert page.locator(selector).count(), f"nothing on the page is {selector}"
     # JupyterLab's body has no height and hides what overflows: axe would take all text for hidden.
     page.evaluate("document.body.style.overflow = 'visible'")
     found = Axe().run(page, [selector]).response["violations"]
-    return [
+    faults = [
         f"{fault['impact']}: {fault['help']} ({fault['id']}): {node['html'][:160]} {node['failureSummary']}"
         for fault in found
         if fault["impact"] in GRAVE
         for node in fault["nodes"]
     ]
-
-
-def check(page: Page, selector: str) -> None:
-    """Fail if axe finds a serious or critical fault in what ``selector`` names."""
-    faults = grave_faults(page, selector)
     assert not faults, "\n".join([f"axe finds in {selector}:", *faults])

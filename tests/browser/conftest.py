@@ -1,5 +1,5 @@
 """What the browser tests share: one JupyterLab, and a browser for the tests of a file. All but the
-smoke tests are slow."""
+smoke test are slow."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 
 import axe
-import pytest
 from lab import run_all, save
 from playwright.sync_api import Page, expect
 
@@ -23,7 +22,6 @@ def form(page: Page, question: str):
     return page.locator(".labkit-guess").filter(has_text=question)
 
 
-@pytest.mark.smoke
 def test_a_reader_gives_guesses_of_every_kind(lab):
     with lab.notebook(CELLS, name="guesses") as page:
         page.get_by_text("GUESS hidden: give your guess first").wait_for()

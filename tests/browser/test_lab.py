@@ -4,8 +4,6 @@ to the reader."""
 from __future__ import annotations
 
 import re
-import urllib.error
-import urllib.request
 
 import pytest
 
@@ -45,28 +43,3 @@ def test_a_reader_sees_the_table_the_picture_and_the_error_and_no_bar_of_a_run_t
     assert width > 500 and alt in (None, "", "Twenty rounds of two ranks.")
     assert "rank 0 raised ZeroDivisionError: division by zero" in error
     assert "launch(lambda: 1 / 0, world_size=1)" in error and "pool.py" not in error
-
-
-def test_without_its_token_the_server_gives_nothing(lab):
-    with pytest.raises(urllib.error.HTTPError, match="403"):
-        urllib.request.urlopen(f"{lab.url}/api/contents", timeout=5)
-
-
-def test_an_error_in_the_browser_s_console_fails_its_test(lab):
-    shown = (
-        """from IPython.display import HTML; HTML("<img src=x onerror='console.error(`a fault`); this.title = 1'>")"""
-    )
-    with pytest.raises(AssertionError, match="a fault"), lab.notebook([shown]) as page:
-        page.wait_for_selector(".jp-OutputArea img[title]")
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_names_what_shuts_a_reader_out(lab, theme):
-    import axe
-
-    faint = "#f8f8f8" if theme == "light" else "#181818"
-    shown = f"""from IPython.display import HTML; HTML("<p style='color:{faint}'>unreadable</p><button>Go</button>")"""
-    with lab.notebook([shown], theme=theme) as page:
-        assert page.evaluate("document.body.dataset.jpThemeLight") == str(theme == "light").lower()
-        faults = axe.grave_faults(page, ".jp-OutputArea-output")
-    assert len(faults) == 1 and "color-contrast" in faults[0] and "unreadable" in faults[0]

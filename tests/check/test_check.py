@@ -171,18 +171,6 @@ def test_nothing_that_an_answer_gives_is_run_here(code, said, answer, tmp_path):
     assert said in finding and not trap.exists()
 
 
-def test_plain_data_arrives_as_it_is():
-    strided = torch.arange(6, dtype=torch.bfloat16).view(2, 3).t()
-    value = {"numbers": (1, 2.5, True, None), "text": "a", "tensors": [strided, torch.empty(0, 3)], "other": object()}
-    found = plain.loads(pickle.dumps(plain.pack(value)))
-    assert found["numbers"] == [1, 2.5, True, None]
-    assert found["text"] == "a"
-    assert found["tensors"][0].dtype == torch.bfloat16
-    assert found["tensors"][0].tolist() == strided.tolist()
-    assert found["tensors"][1].shape == (0, 3)
-    assert repr(found["other"]) == "an object"
-
-
 class Endless(list):
     def __len__(self):
         return 3
@@ -297,11 +285,3 @@ def test_the_line_is_the_innermost_one_that_is_not_given(given, line, tmp_path):
     file.write_text(CODE)
     source = failure.Source(file, given.split())
     assert source.place(TRACE) == f"labkit/dp.py, line {line}"
-
-
-def test_of_an_error_that_passes_on_another_the_cause_is_said(tmp_path):
-    (tmp_path / "dp.py").write_text(CODE)
-    inner = "\n\n-- Process 0 terminated with the following error:\nTraceback (most recent call last):\n" + TRACE
-    message = inner + "torch.distributed.DistNetworkError: port taken\n"
-    said = failure.raised("ProcessRaisedException", message, message, failure.Source(tmp_path / "dp.py"))
-    assert said == "it raised DistNetworkError: port taken (labkit/dp.py, line 5)"

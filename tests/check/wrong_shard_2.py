@@ -4,16 +4,20 @@
 from labkit.check import shard_2 as claims
 
 ROOM = "unit.full.untyped_storage().resize_(unit.full.nbytes)"
-GATHER = "all_gather_into_tensor(unit.full, unit.shard.to(unit.full.dtype))"
-SHOW, HIDE, FREE = "unit.use_full()", "unit.use_shard()", "unit.full.untyped_storage().resize_(0)"
+GATHER = "return all_gather_into_tensor(unit.full, unit.shard.to(unit.full.dtype), async_op=True)"
+HIDE, FREE = "unit.use_shard()", "unit.full.untyped_storage().resize_(0)"
 START = "reduce_scatter_tensor(part, unit.take_gradients(), async_op=True)"
 RETURN = f"return OnItsWay(unit, part, {START})"
 WAIT, ADD = "work.wait()\n", "unit.add_gradient(part / dist.get_world_size())"
 REPLICATED, DIVIDE = "dist.all_reduce(gradient)", "gradient.div_(dist.get_world_size())"
-GATHER_LIST = "dist.all_gather(list(unit.full.chunk(dist.get_world_size())), unit.shard.to(unit.full.dtype))"
+GATHER_LIST = """parts = list(unit.full.chunk(dist.get_world_size()))
+        return dist.all_gather(parts, unit.shard.to(unit.full.dtype), async_op=True)"""
 GATHER_WIDE = """row = unit.shard.new_empty(len(unit.full))
-        all_gather_into_tensor(row, unit.shard)
-        unit.full.copy_(row)"""
+        work = all_gather_into_tensor(row, unit.shard, async_op=True)
+        work.wait()
+        unit.full.copy_(row)
+        return work"""
+INTO_A_COPY = GATHER.replace("unit.full, ", "unit.full.clone(), ")
 SCATTER_LIST = """row = unit.take_gradients()
         return OnItsWay(unit, part, dist.reduce_scatter(part, list(row.chunk(dist.get_world_size())), async_op=True))"""
 ALL_REDUCE = """row = unit.take_gradients()
@@ -34,20 +38,21 @@ FLAT = """row = torch.cat([gradient.flatten() for gradient in gradients])
 """
 WRONG = {
     None: {
-        "has the parameters show nothing": ("it raised RuntimeError", (SHOW, "pass")),
+        "returns no work": ("it raised TypeError: _gather returned None", (GATHER, GATHER.removeprefix("return "))),
+        "gathers at once": ("_gather returned None", (GATHER, GATHER.replace(", async_op=True", ""))),
+        "never gathers": ("_gather returned None", (GATHER, "unit.full.copy_(unit.shard.repeat(2))")),
         "gives full no memory": ("it raised", (ROOM, "pass")),
         "keeps the pieces": ("it raised", (HIDE, "pass")),
     },
     claims.layers_compute_with_all_of_their_weights: {
-        "its own shard again and again": ("one after the other", (GATHER, "unit.full.copy_(unit.shard.repeat(2))")),
-        "its own shard alone": (
+        "gathers into a copy": ("once the work that _gather returns", (GATHER, f"unit.full.zero_(); {INTO_A_COPY}")),
+        "takes the first rank's": (
             "one after the other",
-            (GATHER, "unit.full.zero_()[dist.get_rank() * len(unit.shard) :][: len(unit.shard)] = unit.shard"),
+            (GATHER, "return dist.broadcast(unit.full.copy_(unit.shard.repeat(2)), 0, async_op=True)"),
         ),
-        "never gathers": ("the shards of all ranks", (GATHER, "unit.full.zero_()")),
         "adds up the shards": (
             "the shards of all ranks",
-            (GATHER, "half = unit.shard.clone(); dist.all_reduce(half); unit.full.copy_(half.repeat(2))"),
+            (GATHER, "return dist.all_reduce(unit.full.copy_(unit.shard.repeat(2)), async_op=True)"),
         ),
     },
     claims.layers_are_let_go: {
@@ -96,7 +101,12 @@ WRONG = {
 RIGHT = {
     "gathers into parts": [(GATHER, GATHER_LIST)],
     "scatters parts": [(RETURN, SCATTER_LIST)],
-    "waits for each gather": [(GATHER, GATHER[:-1] + ", async_op=True).wait()")],
+    "waits for each gather": [
+        (GATHER, f"{GATHER.replace('return', 'work =')}\n        work.wait()\n        return work")
+    ],
+    "shows it itself": [
+        (GATHER, f"{GATHER.replace('return', 'work =')}\n        unit.use_full()\n        return work")
+    ],
     "divides before they leave": [
         (START, START.replace("()", "() / dist.get_world_size()")),
         (ADD, "unit.add_gradient(part)"),

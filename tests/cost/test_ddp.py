@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.cost import Link, ddp_step, ddp_timeline, fit_host_s, ring_all_reduce_s, way_terms
+from labkit.cost import Link, ddp_step, ddp_timeline, ring_all_reduce_s, way_terms
 from labkit.trace import EVENT_COLUMNS
 
 TWO_BUCKETS = {
@@ -113,19 +113,6 @@ def test_the_timeline_is_an_event_table_of_one_rank_and_one_lane():
     assert alone["end_s"].tolist() == alone["start_s"].tolist() == [0.25, 0.5]  # one rank calls nobody
 
 
-# --- the cost of a call ---------------------------------------------------------------------------
-
-
-def test_the_fit_has_the_least_squared_error_of_all_lines_through_the_origin():
-    calls, beyond_s = [1, 7, 52], [0.001, 0.0005, 0.02]
-    fitted = fit_host_s(calls, [1 + extra for extra in beyond_s], [1.0] * 3)
-
-    def error(host_s):
-        return sum((extra - n * host_s) ** 2 for n, extra in zip(calls, beyond_s, strict=True))
-
-    assert error(fitted) < min(error(0.99 * fitted), error(1.01 * fitted))
-
-
 # --- a whole step ---------------------------------------------------------------------------------
 
 
@@ -172,11 +159,6 @@ LINK = Link(latency_s=0.01, bytes_per_s=2000.0)
 
 def terms(world_size=2, compute=COMPUTE, link=LINK, host=HOST):
     return way_terms(compute, SIZES, BUCKETS, world_size, link, host)
-
-
-def test_messages_are_two_a_parameter_or_a_bucket_for_each_other_rank():
-    assert terms(2).latency.tolist() == pytest.approx([0.08, 0.08, 0.04])
-    assert terms(5).latency.tolist() == pytest.approx([0.32, 0.32, 0.16])
 
 
 def test_through_rank_0_go_as_many_times_the_bytes_of_a_ring_as_there_are_ranks():

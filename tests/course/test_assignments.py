@@ -82,14 +82,6 @@ def test_runs_that_differ_are_named_and_not_drawn(first, second, says, tmp_path)
     assert f"of runs/first and runs/second, {says}" in "\n".join(missing)
 
 
-def test_of_many_runs_the_latest_that_can_be_compared_are_drawn(tmp_path):
-    for seconds, size in enumerate(("mini", "mini", "nano"), 1):
-        write_run(tmp_path, f"one {size} {seconds}", seconds, **ONE, size=size)
-    write_run(tmp_path, "two", 7.0, **TWO)
-    files, _ = assignments.draw_figures(tmp_path)
-    assert means(files, "ddp_training_time", tmp_path) == {"one device": 2.0, "two devices": 7.0}
-
-
 def test_each_command_that_a_missing_run_names_makes_that_run():
     for problem in assignments.PROBLEMS:
         made = []

@@ -238,13 +238,6 @@ def add_cells(notebook, n, source="pass"):
     notebook.cells += [new_code_cell(source, execution_count=99) for _ in range(n)]
 
 
-def add_further(notebook, n, heading="## Going further"):
-    """Add a second helping of ``n`` code cells in normal form."""
-    notebook.cells += [new_markdown_cell(f"Well done.\n\n{heading}\n\nMore of it:"), new_markdown_cell("### More")]
-    add_cells(notebook, n)
-    notebook.cells[:] = machinery.normalised(notebook).cells
-
-
 def show(notebook, text, kind="text/plain", cell="print(1)"):
     change(notebook, cell, outputs=[new_output("display_data", data={kind: text})])
 
@@ -273,14 +266,6 @@ def test_a_wrong_notebook_is_rejected_with_its_fault(spoil, breach):
     notebook = good_notebook()
     spoil(notebook)
     assert breach in "\n".join(machinery.breaches(notebook))
-
-
-def test_a_second_helping_is_counted_apart_and_paths_that_say_nothing_about_anyone_break_nothing():
-    notebook = good_notebook()
-    add_cells(notebook, 19)
-    add_further(notebook, 10)
-    show(notebook, "https://example.org/home/ada notebooks/home/x /usr/bin/chromium ./tmp/x")
-    assert machinery.breaches(notebook) == []
 
 
 def test_the_contract_command_names_notebook_and_breach(tmp_path, capsys):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 import shutil
 import subprocess
@@ -150,31 +149,6 @@ def test_a_wrong_notebook_is_refused_with_its_fault_and_nothing_is_written(lab, 
     assert [path.name for path in folder.iterdir()] == ["notebooks"]
 
 
-def test_two_notebooks_of_one_number_are_both_named_and_the_whole_name_tells_them_apart(lab, capsys):
-    lab(good_cells())
-    folder = lab(good_cells(), "03_copy")
-    lab(good_cells(), "03b_ladder")
-    assert cli.main(["report", "03", "--no-pdf"]) == 2
-    assert "03_copy.ipynb or 03_sync.ipynb: give the whole name" in capsys.readouterr().err
-    for name in ("03_copy", "03b", "notebooks/03_sync.ipynb"):
-        assert cli.main(["report", name, "--no-pdf"]) == 0
-    assert {path.name for path in (folder / "runs").iterdir()} == {"report-03.html", "report-03b.html"}
-
-
-@pytest.mark.parametrize("content", [b'{"cells": 1, "nbformat": 4}', b"\xff"])
-def test_a_file_that_is_not_a_notebook_is_refused(lab, capsys, content):
-    folder = lab(good_cells())
-    (folder / "notebooks/03_sync.ipynb").write_bytes(content)
-    assert cli.main(["report", "03"]) == 2
-    assert "03_sync.ipynb cannot be read as a notebook" in capsys.readouterr().err
-
-
-def test_outside_a_lab_the_command_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["report", "03"]) == 2
-    assert "go to the lab's folder" in capsys.readouterr().err
-
-
 # --- what is in it --------------------------------------------------------------------------------
 
 
@@ -257,24 +231,6 @@ def test_nothing_runs_and_nothing_is_fetched_that_a_student_or_an_output_has_wri
         assert len(page.all("style")) == 1 and "<script>" in page.text  # in the sources of cells, to read
 
 
-def test_a_measurement_is_a_number_in_a_style_of_its_own(lab):
-    html = report_of(lab, good_cells()).html
-    measured, device = (f'<span class="labkit-{kind}">{{}}</span>'.format for kind in ("measured", "device"))
-    assert f"<td>{measured('0.034')}</td><td>{device('0.7627')}</td>" in html
-    assert f"<td>{measured('0.5')} {device('6')}</td>" in html
-    assert f"took {measured('0.034 s')} &amp; " in html
-    assert re.findall(r"\[[~≈].*?\]", html) == ["[~ 1]"]  # in the source of a cell
-
-
-def test_a_picture_in_an_answer_comes_along_from_the_cell_or_from_a_file(lab, tmp_path):
-    attached = {"mine.png": {"image/png": base64.b64encode(PNG).decode()}}
-    (tmp_path / "there.png").write_bytes(PNG + b"another")
-    answer = "![own](attachment:mine.png) ![file](../there.png) ![lost](../lost.png)"
-    page = report_of(lab, [text("Why?", "question"), text(answer, "answer", attachments=attached)])
-    sources = [base64.b64decode(picture["src"].partition(",")[2]) for picture in page.all("img")]
-    assert sources == [PNG, PNG + b"another"] and "picture lost: ../lost.png" in page.text
-
-
 WAITS = 'GUESS sync_term: give your guess first ("I don\'t know" is one)'
 
 
@@ -295,24 +251,6 @@ def test_a_guess_is_shown_and_another_widget_by_its_text(lab):
     other = new_output("display_data", data={"text/plain": "Explorer()", **widget})
     page = report_of(lab, [code("guess()", *form), code("explore()", other, count=2)])
     assert "In [1]: guess () How many? Your guess: 6 In [2]: explore () Explorer() The machine" in page.text
-
-
-def test_runs_of_the_notebooks_task_show_the_command_that_they_kept(lab, tmp_path):
-    kept = {
-        "glue-1": {"command": ["python", "-m", "labkit.train", "glue", "--data-dir", "my data"]},
-        "mine": {"command": "torchrun -m labkit.train glue"},
-        "glue-3": {"no": "command"},
-        "glue-4": ["not", "ours"],
-        "translate-1": {"command": "python -m labkit.train translate"},
-    }
-    for name, merged in kept.items():
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "merged.json").write_text(json.dumps(merged))
-    (tmp_path / "runs" / "glue-5").mkdir()
-    (tmp_path / "runs" / "glue-5" / "merged.json").write_text('{"command": "half of')
-    page = report_of(lab, [*good_cells(), text("In a terminal:\n\n    python -m labkit.train glue --do-train")])
-    shown = "runs/glue-1 python -m labkit.train glue --data-dir 'my data' runs/mine torchrun -m labkit.train glue"
-    assert page.text.endswith(f"Training runs {shown}")
 
 
 def test_the_assignments_notebook_asks_its_questions_and_leaves_room_below_each():

@@ -151,29 +151,6 @@ def test_a_hub_that_answers_is_reachable_unless_offline_is_asked_for(monkeypatch
         assert hub.reachable(5.0)
 
 
-# --- the forms of a folder ------------------------------------------------------------------------
-
-
-def test_sentence_pairs_may_be_parquet_of_dictionaries_and_an_empty_side_is_left_out(tmp_path, capsys):
-    rows = [{"translation": row} for row in [*PAIRS, {"de": "Allein.", "en": " "}]]  # as iwslt14-de-en-preprocess
-    import datasets
-
-    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "validation-00000-of-00001.parquet")
-    assert data.translation("validation", tmp_path) == PAIRS
-    assert "1 of 3 pairs have an empty side: left out" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("label", [int, ["entailment", "not_entailment"].__getitem__])
-def test_rte_that_datasets_reads_has_labels_as_numbers_or_words(label, tmp_path):
-    rows = [row | {"label": label(row["label"]), "idx": number} for number, row in enumerate(CLAIMS)]
-    assert data.rte("validation", write(tmp_path, {"validation.jsonl": text(*map(json.dumps, rows))})) == CLAIMS
-
-
-def test_columns_of_rte_may_stand_in_any_order_and_lines_are_counted_by_newlines_alone(tmp_path):
-    write(tmp_path, {"train.tsv": text("label\tsentence2\tsentence1", "entailment\tYes.\tA dog\u2028ran\x0b.")})
-    assert data.rte("train", tmp_path) == [{"sentence1": "A dog\u2028ran\x0b.", "sentence2": "Yes.", "label": 0}]
-
-
 # --- what cannot be read --------------------------------------------------------------------------
 
 PACKED = gzip.compress(text(*[pair["de"] for pair in PAIRS] * 100))

@@ -24,12 +24,6 @@ def test_bars_stand_as_high_as_their_values_and_each_series_has_a_legend_entry()
     assert [tuple(segment[:, 1]) for segment in segments] == [(11.5, 12.5), (14.0, 16.0)]
 
 
-def test_a_cluster_stands_over_its_name_also_where_it_lacks_some_of_the_series():
-    ax = by_source({"published": {"BERT": 0.3, "here": 0.1}, "measured": {"here": 0.2}}, label="saved")
-    middles = sorted(bar.get_x() + bar.get_width() / 2 for bar in ax.patches)
-    assert middles[0] == pytest.approx(0.0) and sum(middles[1:]) / 2 == pytest.approx(1.0)
-
-
 def test_a_curve_has_measured_points_in_order_and_a_dashed_prediction():
     ax = curve(SWEEP, x="batch", y="time_s", predicted="model_s", log="xy")
     measured, predicted = ax.lines
@@ -118,12 +112,3 @@ def test_panels_share_a_figure_and_the_last_one_has_the_legend_of_all():
     one_legend(axes)
     assert axes[0].figure is axes[1].figure and axes[0].get_legend() is None
     assert [text.get_text() for text in axes[1].get_legend().get_texts()] == ["measured", "fitted"]
-
-
-def test_ticks_stand_where_they_are_asked_for_with_their_names():
-    assert [
-        label.get_text() for label in curve(SWEEP, x="batch", y="time_s", log="x", ticks=[1, 4]).get_xticklabels()
-    ] == ["1", "4"]
-    ax = curve(SWEEP, x="batch", y="time_s", log="x", ticks={1: "1 of 4\nparameters", 4: "4 of 1"})
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["1 of 4\nparameters", "4 of 1"]
-    assert list(ax.get_xticks()) == [1, 4]

@@ -101,16 +101,6 @@ def test_a_curve_has_both_axes_in_their_units_and_a_keyword_of_its_own_by_its_wo
     assert [(text.get_text(), text.xy[0]) for text in drawn[0].axes[0].texts] == [("alike", 3)]
 
 
-def test_curves_have_a_line_for_each_name_and_source(figures):
-    show("ways", measured={"ring": {2: 1.0}}, predicted={"ring": {2: 1.5}, "tree": {2: 1.2}})
-    assert saved(figures, "ways").series.tolist() == ["ring", "ring, predicted", "tree, predicted"]
-
-
-def test_a_guess_that_was_not_given_is_left_out(figures):
-    show("step", measured={"flat": 0.004}, guess=float("nan"))
-    assert "your guess" not in saved(figures, "step").source.tolist()
-
-
 REFUSED = {
     "a name that is not there": ("stp", {"measured": {"flat": 1.0}}, ValueError, "expected one of step, parts"),
     "a keyword without words": ("sizes", {"fre_calls": {1: 1.0}}, TypeError, "predicted, published or free_calls"),

@@ -6,7 +6,7 @@ import pytest
 from drawn_tables import RESULTS, SWEEP
 from matplotlib.colors import same_color
 
-from labkit.draw.charts import bars, by_source, curve, lines_at, mark_guess
+from labkit.draw.charts import bars, curve, lines_at, mark_guess
 from labkit.draw.palette import SOURCES
 from labkit.draw.picture import drawn_data
 
@@ -49,13 +49,6 @@ def test_a_guess_of_a_group_lies_across_its_bars_and_no_others():
     assert set(ys) == {9} and sides[3] < xs[0] <= sides[4] and xs[-1] >= sides[-1] and len(mark.get_markevery()) == 1
 
 
-def test_a_group_is_found_whose_name_is_broken_into_lines():
-    name = "a sample of rank 1, which has a very long name and only two samples"
-    ax = by_source({"measured": {"other": 1, name: 2, "third": 1, "fourth": 3}}, label="times")
-    assert "\n" in ax.get_xticklabels()[1].get_text()
-    assert marks(mark_guess(ax, 2, group=name))[0].get_xdata()[1] == 1
-
-
 def test_without_a_guess_nothing_is_drawn():
     ax = results()
     assert mark_guess(mark_guess(ax, None, group="1 device"), SimpleNamespace(value=None), axis="x") is ax
@@ -79,14 +72,6 @@ def test_what_has_no_place_in_the_picture_is_refused_and_nothing_drawn(guess, pl
     with pytest.raises(error, match=said):
         mark_guess(ax, guess, **place)
     assert not marks(ax)
-
-
-def test_the_legend_names_the_guess_once_beside_the_axes():
-    ax = sweep()
-    mark_guess(mark_guess(ax, 2, axis="x"), 3, axis="x")
-    ax.figure.draw_without_rendering()
-    assert legend(ax) == ["measured", "predicted", "your guess"]
-    assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1
 
 
 def test_an_axis_grows_to_show_a_guess_far_off_and_zero_stands_at_the_lower_end_of_a_log_one():

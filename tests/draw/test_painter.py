@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -31,12 +30,6 @@ def test_rows_labels_marks_and_titles_are_drawn():
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a group"]
     assert [label.get_text() for label in ax.get_yticklabels(minor=True)] == ["a row"]
     assert ax.get_title(loc="left") == "Two bars" and ax.get_xlabel() == "time (s)"
-
-
-def test_what_is_only_offered_is_an_outline():
-    drawn = panel(1.0, 2.0)
-    (ax,) = panel_figure([replace(drawn, bars=drawn.bars.assign(ghost=[False, True]))], AXIS).axes
-    assert [len(each.get_facecolor()) for each in ax.collections if each.get_zorder() == 2] == [1, 0]
 
 
 def test_panels_on_one_axis_have_one_scale_and_another_axis_has_its_own():

@@ -9,7 +9,7 @@ import pytest
 from eyes import COLOUR_VISION, lab
 from matplotlib.colors import same_color
 
-from labkit.draw.charts import bars, by_source, curve
+from labkit.draw.charts import by_source, curve
 from labkit.draw.palette import (
     GUESS,
     MEASURED,
@@ -19,7 +19,6 @@ from labkit.draw.palette import (
     STYLES,
     bar_styles,
     in_theme,
-    label_ground,
     line_styles,
     shade,
     source_of,
@@ -76,11 +75,6 @@ def test_series_of_one_source_share_its_colour_and_differ_among_themselves():
         assert lightness[0] + 10 < lightness[1] < lightness[2] - 10
 
 
-def test_events_keep_their_colours():
-    styles = bar_styles(["forward", "backward", "all_reduce", "measured"])
-    assert all(styles[name] == STYLES[name] for name in ("forward", "backward", "all_reduce"))
-
-
 def test_bars_are_drawn_in_the_look_of_their_sources():
     ax = by_source(
         {name: {"weak": 1.0} for name in ("your guess", "predicted", "measured", "published")}, label="times"
@@ -106,30 +100,3 @@ def test_only_what_was_measured_or_published_has_markers_and_what_was_predicted_
     assert dashed == bare == {"formula: m", "ring, simulated"}
     of_ring = drawn["ring"].get_color()
     assert of_ring == drawn["ring, simulated"].get_color() != drawn["formula: m"].get_color() == SOURCES[PREDICTED].edge
-
-
-def test_a_curve_whose_names_do_not_say_it_can_be_all_simulated():
-    ring = LINES[LINES.run == "ring"]
-    for source, line, has_markers in (("measured", "-", True), ("predicted", "--", False), ("published", "-", True)):
-        drawn = curve(ring, x="m", y="time", series="run", source=source).containers[0][0]
-        assert (drawn.get_linestyle(), drawn.get_marker() not in ("", "None", None)) == (line, has_markers)
-    with pytest.raises(
-        ValueError, match="source is 'made up', expected one of your guess, predicted, measured, publish"
-    ):
-        curve(ring, x="m", y="time", source="made up")
-
-
-def test_a_single_series_that_says_its_source_has_its_look_and_another_one_is_grey():
-    table = pd.DataFrame({"run": ["a", "b"], "series": "measured", "s": [1.0, 2.0]})
-    assert same_color(
-        bars(table, group="run", series="series", value="s").patches[0].get_facecolor(), SOURCES[MEASURED].colour
-    )
-    plain = bars(table, group="run", value="s").patches[0]
-    assert not any(same_color(plain.get_facecolor(), style.colour) for style in SOURCES.values())
-
-
-def test_numbers_on_dark_orange_stand_on_a_ground_with_more_contrast_and_others_on_their_colour():
-    grounds = {name: label_ground(style.colour) for name, style in STYLES.items()}
-    lighter = {STYLES[name].colour for name, ground in grounds.items() if ground != STYLES[name].colour}
-    assert lighter == {STYLES["recv"].colour}
-    assert text_colour(grounds["recv"]) == "black" and (luminance(grounds["recv"]) + 0.05) / 0.05 > 7  # with black

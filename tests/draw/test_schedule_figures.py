@@ -77,16 +77,6 @@ def test_every_op_is_a_bar_in_the_panel_of_its_table_which_says_its_makespan_and
     assert said["ZB-H1"] == "makespan 27   bubble 11.1 %"
 
 
-def test_a_second_is_as_wide_and_a_bar_as_high_in_every_panel():
-    figure = timeline({"two": simulate(gpipe(2, 2)), "six": simulate(one_f_one_b(6, 7))}).figure
-    figure.draw_without_rendering()
-    sizes = set()
-    for ax in figure.axes:
-        (x0, y0), (x1, y1) = ax.transData.transform([(0, 0), (1, 1)])
-        sizes.add((round(x0, 1), round(x1 - x0, 1), round(y0 - y1, 1)))
-    assert len(sizes) == 1
-
-
 def test_what_was_measured_late_starts_at_0_and_ranks_idle_from_the_first_op_of_all_to_the_last():
     times = {"forward": (100, 101), "backward": (103, 104)}
     ops = [(0, "compute", name, None, 0, 0, None, None, *span) for name, span in times.items()]
@@ -121,12 +111,6 @@ def test_the_area_of_a_strip_is_the_time_that_its_micro_batches_are_kept(five, f
             ops = events[events["rank"] == rank]
             kept_s = ops[ops["name"] == frees]["end_s"].sum() - ops[ops["name"] == "forward"]["start_s"].sum()
             assert area(times, heights) == pytest.approx(kept_s * share * row), (title, rank)
-
-
-def test_what_was_emulated_stands_under_the_picture(five_tables):
-    tables = {title: table.copy() for title, table in five_tables.items()}
-    tables["GPipe"].attrs["emulated"] = "emulated link: SLOW"
-    assert timeline(tables, note="Equal stages.").figure.get_supxlabel() == "Equal stages. emulated link: SLOW"
 
 
 # --- the figure as a whole ------------------------------------------------------------------------

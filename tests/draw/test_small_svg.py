@@ -4,6 +4,7 @@ import io
 import re
 
 import matplotlib.pyplot as plt
+import pytest
 from drawn_tables import ALT
 
 from labkit.draw import save, timeline
@@ -22,6 +23,7 @@ def drawn(**bars):
     return file.getvalue().decode(), small_svg(file.getvalue()).decode()
 
 
+@pytest.mark.slow
 def test_the_largest_figures_of_the_course_are_small():
     figure = timeline({"ZB-H1": simulate(zero_bubble_h1(4, 8)), "ZB-V": simulate(zero_bubble_v(4, 8))})
     for each in (figure, timeline({"1F1B": simulate(one_f_one_b(8, 16))})):

@@ -66,13 +66,6 @@ def test_each_bar_begins_where_the_one_before_ended_the_first_at_0_and_the_last_
     assert ax.get_xlabel() == "predicted 100, measured 160 ms. two ranks"
 
 
-def test_a_step_shorter_than_predicted_goes_below_0_and_intervals_are_seen_whole():
-    table = PARTS.assign(difference_s=-PARTS["difference_s"], low=-0.06, high=0.03)
-    ax = fall(table, error=("low", "high"))
-    assert spans_of(ax)[-1] == (-60, 0) and ax.get_ylim()[0] < -90
-    assert len([line for line in ax.containers if type(line).__name__ == "ErrorbarContainer"]) == len(PARTS)
-
-
 def test_a_part_has_the_colour_of_its_name_and_what_was_emulated_stands_below():
     table = PARTS.copy()
     table.attrs["emulated"] = "emulated link: slow"

@@ -90,11 +90,6 @@ def test_every_bar_that_is_not_an_event_and_every_step_there_has_its_sentence(ex
     assert all(len(text) > 3 for texts in scene["steps"].values() for text in texts)
 
 
-def test_every_key_that_it_takes_says_what_it_does_and_does_one_thing(explorer):
-    keys = [(key, words) for each, words in timeline_of(explorer).own_keys for key in each.split(" ")]
-    assert len({key for key, _ in keys}) == len(keys) and all(words for _, words in keys)
-
-
 @pytest.mark.parametrize(
     ("make", "arguments", "error", "words"),
     [

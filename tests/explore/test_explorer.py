@@ -7,11 +7,10 @@ import threading
 import time
 
 import ipywidgets
-import pandas as pd
 import psutil
 import pytest
 
-from labkit.explore.explorer import Explorer, RunButtons, sentence_of, table_html
+from labkit.explore.explorer import Explorer, RunButtons
 from labkit.explore.timeline import Timeline
 from labkit.launch import launch, progress
 from labkit.schedule import gpipe
@@ -38,19 +37,6 @@ def test_a_run_goes_on_in_a_thread_of_its_own_and_says_how_it_went(said):
     run.wait()
     assert seen != [threading.main_thread()] and said == ["Running on real ranks …", "33 ms on two ranks."]
     assert not run.start.disabled and run.stop.disabled
-
-
-def test_a_second_start_meanwhile_runs_nothing(said):
-    runs, free = [], threading.Event()
-    run = RunButtons("Run it", lambda: (runs.append(1), free.wait(), "done")[-1], said.append)
-    run.begin()
-    run.begin()
-    free.set()
-    run.wait()
-    assert runs == [1] and said[1] == "A run is under way already: wait for it, or stop it."
-    run.begin()  # and now it may start again
-    run.wait()
-    assert runs == [1, 1]
 
 
 def test_a_bar_says_what_runs_and_stop_ends_its_ranks(said, tmp_path):
@@ -89,16 +75,3 @@ def test_what_a_callback_raises_is_said_and_goes_no_further():
     slider.observe(explorer.guarded(lambda _: int("many")), "value")
     slider.value = 2
     assert explorer.timeline.narration == "ValueError: invalid literal for int() with base 10: 'many'"
-
-
-def test_an_error_without_words_has_its_name():
-    assert sentence_of(MemoryError()) == "MemoryError"
-    assert sentence_of(ValueError("\nfirst\nsecond")) == "ValueError: first"
-
-
-def test_a_table_in_an_explorer_has_headers_and_holds_no_markup():
-    table = pd.DataFrame({"<b>": [1.23456, float("nan")]}, index=["a & b", "c"])
-    assert table_html(table) == (
-        '<table class="labkit-metrics"><thead><tr><td></td><th scope="col">&lt;b&gt;</th></tr></thead>'
-        '<tbody><tr><th scope="row">a &amp; b</th><td>1.235</td></tr><tr><th scope="row">c</th><td></td></tr></tbody></table>'
-    )

@@ -6,14 +6,13 @@ critical, what is kept.
 
 from __future__ import annotations
 
-import shutil
 from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from page_in_node import BROWSER, NODE, in_node
+from page_in_node import NODE, in_node
 from pipelines import EVENT_NAMES, eighths, play, random_schedules, schedules, table_of
 
 from labkit.draw.timelines import pieces_of
@@ -150,12 +149,12 @@ def scene_of_run(events, schedule):
 
 @pytest.fixture(scope="module")
 def runs():
-    cases = collected(a_run, 100)
+    cases = collected(a_run, 60)
     return cases, [facts_of(*case) for case in cases]
 
 
-def of_runs(cases, browser=BROWSER):
-    return in_node(FACTS, [{"sent": scene_of_run(events, schedule)} for schedule, events in cases], browser)
+def of_runs(cases):
+    return in_node(FACTS, [{"sent": scene_of_run(events, schedule)} for schedule, events in cases])
 
 
 def test_of_measured_runs_the_page_finds_the_facts_that_python_finds(runs):
@@ -165,36 +164,6 @@ def test_of_measured_runs_the_page_finds_the_facts_that_python_finds(runs):
         assert_same(one, facts)
     codes = {code for one in found for *_, code, _, _ in one["gaps"]}
     assert codes == {"activation", "gradient", "hop", "overhead", "done"}
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ("end[waitsFor] > time", "end[waitsFor] < time"),
-        ("waitedFor[op] === waitsFor ?", "op >= 0 ?"),
-        ("if (start[ops[middle]] > time)", "if (start[ops[middle]] < time)"),
-        ('kind === "F" ? start[op] : end[op]', "start[op]"),
-        ("end[each] > end[op]", "end[each] < end[op]"),
-        ("b.taken > a.taken", "b.taken < a.taken"),
-    ],
-)
-def test_a_mistake_in_the_facts_is_noticed(runs, right, wrong, tmp_path):
-    cases, expected = (each[:40] for each in runs)
-    browser = with_mistake("run", right, wrong, tmp_path)
-    with pytest.raises(AssertionError):
-        for one, facts in zip(of_runs(cases, browser), expected, strict=True):
-            assert_same(one, facts)
-
-
-def with_mistake(module, right, wrong, folder):
-    """Return a copy of the page's modules with a mistake in one of them."""
-    browser = folder / "browser"
-    shutil.copytree(BROWSER, browser)
-    file = browser / f"{module}.js"
-    text = file.read_text()
-    assert text.count(right) == 1
-    file.write_text(text.replace(right, wrong))
-    return browser
 
 
 # --- schedules that the page plays itself ---------------------------------------------------------
@@ -217,16 +186,16 @@ def a_pipeline(data):
 
 @pytest.fixture(scope="module")
 def pipelines():
-    return collected(a_pipeline, 150)
+    return collected(a_pipeline, 80)
 
 
-def pictures(cases, browser=BROWSER):
+def pictures(cases):
     from labkit.explore.scene_message import styles_message
 
     shades = [styles_message(EVENT_NAMES.values(), 1 + chunk) for chunk in range(9)]
     axis = {"label": "", "unit": "", "per_second": 1.0}
     given = [{"sent": {}, "pipeline": {**pipeline, "axis": axis, "shades": shades}} for *_, pipeline in cases]
-    return in_node(FACTS, given, browser)
+    return in_node(FACTS, given)
 
 
 def test_of_schedules_that_it_plays_itself_the_page_finds_the_facts_that_python_finds(pipelines):
@@ -241,22 +210,3 @@ def test_of_schedules_that_it_plays_itself_the_page_finds_the_facts_that_python_
         exact += 1
         assert_same(one, expected)
     assert exact > 0.8 * len(pipelines)
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ("rank[needs[i]] === rank[i] ? 0 : hop", "hop"),
-        ("Math.max(previous[i] < 0", "Math.min(previous[i] < 0"),
-        ('output("I", stage);', 'output("F", stage);'),
-        ('?? output("I", stage + 1)', ""),
-        ("duration[name[i]][stage[i]]", "duration[name[i]][0]"),
-        ("? needs[i] : before", "? before : before"),
-    ],
-)
-def test_a_mistake_in_the_times_is_noticed(pipelines, right, wrong, tmp_path):
-    cases = pipelines[:60]
-    browser = with_mistake("earliest_times", right, wrong, tmp_path)
-    with pytest.raises(AssertionError):
-        for (schedule, events, _), one in zip(cases, pictures(cases, browser), strict=True):
-            assert_same(one, facts_of(schedule, events))

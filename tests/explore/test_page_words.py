@@ -108,11 +108,6 @@ def test_a_strip_says_whose_activations_are_kept_and_where_that_is_over_the_cap(
     ]
 
 
-def test_a_simulated_time_without_a_unit_is_one_unit_or_several():
-    bars = words(simulate(gpipe(1, 2)), unit="time (units)")["bar"]
-    assert "0 to 1: takes 1 unit." in said_of(bars, "0F0")[1] and "takes 2 units." in said_of(bars, "0B0")[1]
-
-
 def test_where_stages_are_threads_nothing_is_called_a_rank():
     threads = by_stage(simulate(gpipe(2, 3), forward=1.1).assign(rank=0))
     timeline = Timeline(threads, ideal=simulate(gpipe(2, 3)))

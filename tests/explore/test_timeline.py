@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import re
 
 import numpy as np
 import pytest
 from html_files import script_of
 
-from labkit.draw import PALETTE
 from labkit.explore import Timeline, static_fallback
 from labkit.explore.scene_message import EventTables
-from labkit.schedule import gpipe, one_f_one_b, zero_bubble_h1
+from labkit.schedule import gpipe, one_f_one_b
 from labkit.simulate import simulate
 from labkit.trace import event_table
 
@@ -43,16 +41,6 @@ def test_the_page_gets_the_columns_of_the_table():
     ]
     assert column(table, "stage").tolist() == events["stage"].tolist()
     assert [table["names"][i] for i in column(table, "name")] == events["name"].tolist()
-
-
-def test_colours_and_hatchings_are_those_of_the_other_pictures():
-    styles = {style["name"]: style for style in Timeline(simulate(zero_bubble_h1(2, 4))).scene["styles"]}
-    assert styles["forward"]["fills"]["light"][0]["colour"] == PALETTE[0]
-    assert {name: style["hatch"] for name, style in styles.items()} == {
-        "forward": "",
-        "input_grad": "\\\\\\",
-        "weight_grad": "...",
-    }
 
 
 def test_what_a_reader_picked_in_an_earlier_picture_is_not_heard(timeline):
@@ -100,14 +88,6 @@ def test_the_html_file_needs_nothing_from_elsewhere(timeline):
     )
 
 
-def test_the_html_file_has_its_title_and_all_events(timeline):
-    page = timeline.to_html("Two ranks & four")
-    assert "<title>Two ranks &amp; four</title>" in page
-    _, content = script_of(page)
-    start_s = np.frombuffer(base64.b64decode(content["panels"][0]["tables"][0]["start_s"][1]))
-    assert sorted(start_s) == sorted(simulate(one_f_one_b(2, 4))["start_s"])
-
-
 def test_what_an_event_is_called_cannot_run_as_code():
     events = simulate(gpipe(2, 2)).assign(name="</script><script>alert(1)</script>")
     page = Timeline(events, title="<b>").to_html()
@@ -153,12 +133,6 @@ def test_what_is_no_table_is_refused():
         Timeline([1, 2])
     with pytest.raises(ValueError, match=r"Timeline\(ideal\) is empty"):
         Timeline(simulate(gpipe(2, 2)), ideal=simulate(gpipe(2, 2))[:0])
-
-
-def test_times_that_are_missing_are_refused():
-    events = simulate(gpipe(2, 2))
-    with pytest.raises(ValueError, match="row 0 is from nan to 1 s"):
-        Timeline(events.assign(start_s=[np.nan, *events.start_s[1:]]))
 
 
 def test_a_table_that_is_not_a_step_of_its_schedule_is_refused():

@@ -130,18 +130,22 @@ def test_a_buckets_span_lasts_until_its_sum_is_there_on_the_stream():
 
 
 def sharded_on_a_gpu(compute_dtype):
-    """The memory that a ShardedModel keeps on this rank's GPU, and its parameters after a step."""
+    """The memory that a ShardedModel keeps on this rank's GPU, and its parameters after two steps,
+    of which the second gathers ahead and changes nothing."""
     torch.manual_seed(3)
     plain = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(4))).to(device())
     full = {name: parameter.detach().clone() for name, parameter in plain.named_parameters()}
     before = torch.cuda.memory_allocated()
-    model = shard.ShardedModel(plain, compute_dtype=compute_dtype)
+    model = shard.ShardedModel(plain, compute_dtype=compute_dtype, prefetch=True)
     kept = torch.cuda.memory_allocated() - before
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x = torch.linspace(-1, 1, 8 * 512, device=device()).view(8, 512)[dist.get_rank() :: dist.get_world_size()]
-    model(x).float().square().mean().backward()
-    model.finish_gradient_synchronization()
-    optimizer.step()
+    for max_norm in (1e6, 0.0):
+        optimizer.zero_grad()
+        model(x).float().square().mean().backward()
+        model.finish_gradient_synchronization()
+        model.clip_grad_norm_(max_norm)
+        optimizer.step()
     for name in full:
         full[name] = full[name].cpu()
     return kept, {name: parameter.cpu() for name, parameter in model.full_parameters().items()}, full

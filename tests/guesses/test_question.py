@@ -43,15 +43,6 @@ def test_a_guess_that_fits_is_kept_as_what_was_asked_for(options, value, kept):
     assert type(accepted) is type(kept)
 
 
-BOUNDS = [(0, 1, False, False), (1, 30, True, True), (0.1, 2.0, False, False), (1.0, 1000.0, False, True)]
-
-
-@pytest.mark.parametrize(("low", "high", "whole", "logarithmic"), [*BOUNDS, (0, 64, True, False)])
-def test_two_ints_ask_for_a_whole_number_and_far_bounds_for_factors(low, high, whole, logarithmic):
-    question = Question("hidden", "How many?", low, high)
-    assert (question.whole, question.logarithmic) == (whole, logarithmic)
-
-
 CHANCES = [  # bounds, guess, answer, and how many random guesses are as near
     ((0.0, 10.0), 4.0, 5.0, 0.2),
     ((0.0, 10.0), 2.0, 0.0, 0.2),  # none of them is below 0

@@ -31,16 +31,6 @@ def coloured_bars(ax, zorder=2):
     return boxes
 
 
-def faces(ax):
-    """Name in the legend, of the axes or of their figure -> colour and hatching."""
-    legend = ax.get_legend() or ax.figure.legends[0]
-    names = [text.get_text() for text in legend.get_texts()]
-    return {
-        name: (patch.get_facecolor(), patch.get_hatch())
-        for name, patch in zip(names, legend.get_patches(), strict=False)
-    }
-
-
 def overlapping(one, other):
     """Whether two boxes (left, right, top, bottom) have a point in common, more than a side."""
     slack = 1e-6

@@ -19,7 +19,7 @@ def by_hand_and_by_gloo(way):
 
 
 @pytest.mark.parametrize("way", [sum_by_server, sum_by_tree])
-@pytest.mark.parametrize("world_size", [1, 2, 3, 6])
+@pytest.mark.parametrize("world_size", [1, 5])
 def test_every_rank_ends_up_with_the_sum_that_gloo_gives(way, world_size):
     for by_hand, by_gloo in launch(by_hand_and_by_gloo, way, world_size=world_size).values:
         assert by_hand == by_gloo

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from labkit.cost import memory
-from labkit.lab import batch_sizes, shards, sorted_shards
-from labkit.lab.terminals import Terminal
+from labkit.lab import batch_sizes, shards
 from labkit.stats.repeated_times import RepeatedTimes
 
 
@@ -26,22 +25,6 @@ def test_the_mean_of_two_gradients_is_off_by_its_relative_distance():
     model(torch.ones(1, 2)).sum().backward()
     assert shards.gradient(model).tolist() == [1.0, 1.0, 1.0]
     assert shards.as_fractions({"a": {"x": 1 / 12}}).loc["a", "x"] == "1/12"
-
-
-@pytest.mark.parametrize(
-    ("short", "long", "worse"), [(0.1, -0.1, "short"), (-0.1, 0.2, "long"), (-0.1, 0.0, "neither")]
-)
-def test_the_plain_mean_serves_worse_what_loses_with_every_seed(short, long, worse):
-    harm = {
-        sorted_shards.SHORT: {sorted_shards.SORTED: [short] * 6},
-        sorted_shards.LONG: {sorted_shards.SORTED: [long] * 6},
-    }
-    assert sorted_shards.worse(harm).startswith(worse)
-
-
-def test_a_terminal_gives_lines_as_they_come_and_the_rest_at_the_end():
-    terminal = Terminal("python -c \"print('one'); print('two'); print('three')\"")
-    assert (terminal.line(), terminal.rest()) == ("one", "two\nthree")
 
 
 def test_the_words_about_gpt_3_have_the_numbers_of_the_table():

@@ -34,10 +34,3 @@ def test_bytes_are_those_of_the_tensors_and_each_storage_counts_once():
         assert backward[KINDS].iloc[-1].tolist() == [WEIGHTS, WEIGHTS, kept, 0]
         assert moments.loc[step + 2, KINDS].tolist() == [WEIGHTS, WEIGHTS, state, 0]
         assert moments.loc[step + 2.5, KINDS].tolist() == [WEIGHTS, 0, state, 0]
-
-
-def test_each_phase_is_one_unit_long():
-    moments = counted_steps()
-    first = moments.phase[moments.index == moments.index.astype(int)]
-    assert first.to_dict() == {n: phase for n, phase in enumerate(["forward", "backward", "optimizer"] * 2)}
-    assert moments.index.is_monotonic_increasing and moments.index.max() == 5.5

@@ -36,11 +36,6 @@ def linear() -> nn.Module:
     return nn.Linear(4, 4).double()
 
 
-def layers() -> list[nn.Module]:
-    torch.manual_seed(1)
-    return [layer.double() for layer in (nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 4), nn.Softmax(dim=1))]
-
-
 # --- what goes wrong ------------------------------------------------------------------------------
 
 
@@ -99,20 +94,6 @@ def test_a_stage_works_in_place_but_stage_0_leaves_the_callers_batch_alone(stage
         with torch.set_grad_enabled(x.requires_grad):
             run_stage(nn.ReLU(inplace=True), x, torch.device("cpu"), stage=stage, micro_batch=0)
         assert x.detach().equal(changed if stage else rows())
-
-
-def test_each_hook_on_a_parameter_runs_once_with_the_whole_gradient_of_two_micro_batches():
-    def hooked(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-        seen: list[tuple[str, torch.Tensor]] = []
-        weight = next(model.parameters())
-        weight.register_hook(lambda gradient: seen.append(("hook", gradient.clone())) or gradient * 3)
-        weight.register_post_accumulate_grad_hook(lambda p: seen.append(("accumulated", p.grad.clone())))
-        (model(rows(seed=1)) + model(rows(seed=2))).square().sum().backward()
-        return seen
-
-    expected, found = hooked(nn.Sequential(*layers())), hooked(Staged(*layers()))
-    assert [name for name, _ in found] == [name for name, _ in expected] == ["hook", "accumulated"]
-    torch.testing.assert_close([gradient for _, gradient in found], [gradient for _, gradient in expected])
 
 
 def test_an_output_without_a_gradient_ends_the_graph_there():

@@ -176,13 +176,6 @@ def test_the_gradients_are_autograds(name):
     check(MODULES[name])
 
 
-@pytest.mark.parametrize("max_bytes", [0, 100])
-@pytest.mark.parametrize("name", ["one weight above itself", "lstm", "and used twice", "half frozen, one unused"])
-def test_w_may_add_gradients_as_they_come(name, max_bytes, monkeypatch):
-    monkeypatch.setattr(split_backward, "MAX_BYTES", max_bytes)
-    check(nn.Sequential(MODULES[name], nn.LayerNorm(MODULES[name](rows()).shape[-1]).double()))
-
-
 def test_under_autocast():
     layers = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4))
     with torch.autocast("cpu", torch.bfloat16):

@@ -3,7 +3,6 @@ come back; threads end."""
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 import threading
@@ -21,7 +20,6 @@ from labkit.parallel import worker
 from labkit.parallel.worker import Task, Worker, create_workers, end_workers, wait_for_end
 from labkit.trace import record
 
-CPU = torch.device("cpu")
 SECONDS = 20.0  # more than anything here takes; waiting that long is a failure
 
 
@@ -70,16 +68,6 @@ def test_whatever_a_task_raises_is_raised_by_result_and_the_worker_goes_on(error
 
 
 # --- tasks ----------------------------------------------------------------------------------------
-
-
-def test_tasks_of_one_worker_run_in_its_thread_one_after_the_other_in_order():
-    ran = []
-    with working() as (only,):
-        tasks = [Task(lambda i=i: ran.append((i, threading.current_thread()))) for i in range(20)]
-        for task in tasks:
-            only.put(task)
-        tasks[-1].wait()
-    assert ran == [(i, only) for i in range(20)]
 
 
 MODES: dict[str, Callable[[], Any]] = {
@@ -173,23 +161,13 @@ def test_threads_end_once_what_was_put_before_is_done():
         assert not only.is_alive()
 
 
-def test_a_worker_that_fails_at_its_start_is_an_error_and_no_other_stays(monkeypatch):
-    error = MemoryError("no room for a context")
+def test_a_worker_whose_thread_ends_before_it_can_begin_is_an_error(monkeypatch):
+    def fails(self):  # as a trace function that raises does
+        raise SystemExit
 
-    def fails_on_the_second(self):
-        if self.device.index == 1:
-            raise error
-        return contextlib.nullcontext()
-
-    monkeypatch.setattr(Worker, "_on_device", fails_on_the_second)
-    before = set(threading.enumerate())
-    with pytest.raises(MemoryError) as caught:
-        create_workers([torch.device("cpu", j) for j in range(3)])
-    assert caught.value is error
-    left = set(threading.enumerate()) - before
-    for each in left:
-        each.join(SECONDS)
-    assert not any(each.is_alive() for each in left)
+    monkeypatch.setattr(Worker, "run", fails)
+    with pytest.raises(RuntimeError, match=r"^the worker thread 'stage 0 on cpu' ended before it could begin"):
+        create_workers([torch.device("cpu")])
 
 
 def test_when_python_exits_workers_finish_one_that_never_ends_is_left_and_a_fork_has_none():

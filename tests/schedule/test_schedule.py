@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 import re
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from labkit.schedule import (
     Schedule,
     ScheduleError,
     find_dependencies,
-    forward_only,
     gpipe,
     interleaved,
     one_f_one_b,
@@ -316,14 +314,6 @@ def test_a_schedule_comes_back_from_its_csv_and_knows_what_each_op_comes_after_a
     assert all(place[j] < place[i] for i in place for j in (found.previous_op[i], found.input_op[i]) if j is not None)
 
 
-def test_the_csv_is_a_row_for_each_rank_in_the_file_too_also_as_a_spreadsheet_writes_it(tmp_path):
-    path = tmp_path / "schedule.csv"
-    text = one_f_one_b(2, 2).to_csv(path)
-    assert text == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n" == path.read_text() == one_f_one_b(2, 2).to_csv()
-    path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
-    assert Schedule.from_csv(path) == Schedule.from_csv(str(path)) == one_f_one_b(2, 2)
-
-
 def test_what_computes_nothing_is_skipped_and_overlapped_ops_come_one_after_the_other():
     first = " ,0UNSHARD, 0F0 , 0SEND_F0 ,0F1,,(0B0; 0B1)OVERLAP_F_B,0REDUCE_GRAD,0RESHARD\n"
     text = first + "1RECV_F0,1F0,1B0,(1F1;1B1)OVERLAP_F_B,\n"
@@ -331,24 +321,3 @@ def test_what_computes_nothing_is_skipped_and_overlapped_ops_come_one_after_the_
     assert Schedule.from_csv(text).ops == expected
     assert Schedule.from_csv(text.replace("\n", "\r\n")).ops == expected
     assert Schedule.from_csv('"0F0","0B0"\n').ops == ranks_of("0F0 0B0")
-
-
-def test_a_str_is_a_path_unless_it_has_lines_or_an_action(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    forward_only(1, 2).to_csv("1F1B, v2.csv")
-    assert Schedule.from_csv("1F1B, v2.csv") == Schedule.from_csv("0F0,0F1") == forward_only(1, 2)
-    Path("0F0").write_text("0F0,0F1,0F2")
-    assert Schedule.from_csv(Path("0F0")) == forward_only(1, 3)
-    assert Schedule.from_csv("0F0") == forward_only(1, 1)
-
-
-# --- what travels to a rank -----------------------------------------------------------------------
-
-
-def test_ops_schedules_and_errors_reach_another_process_whole():
-    schedule = zero_bubble_v(2, 3)
-    copy = pickle.loads(pickle.dumps(schedule))
-    assert copy == schedule and type(copy.ops[0][0]) is Op and copy.name == "ZB-V"
-    error = pickle.loads(pickle.dumps(ScheduleError(2, 3, Op("F", 1, 0), "it is missing")))
-    assert str(error) == "rank 2, position 3, 1F0: it is missing"
-    assert (error.rank, error.position, error.op, error.reason) == (2, 3, Op("F", 1, 0), "it is missing")

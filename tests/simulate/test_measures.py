@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.base.formats import MeasuredTable
-from labkit.schedule import forward_only, gpipe, one_f_one_b, zero_bubble_h1
+from labkit.schedule import gpipe, one_f_one_b, zero_bubble_h1
 from labkit.simulate import (
     activations,
     bubble_fraction,
@@ -17,7 +17,6 @@ from labkit.simulate import (
     explain_gap,
     explain_step,
     makespan,
-    median_step,
     peak_activations,
     simulate,
     steps_of,
@@ -52,11 +51,6 @@ def test_waiting_and_the_hosts_work_are_no_work_and_a_rank_that_only_waits_is_id
 # --- activations ----------------------------------------------------------------------------------
 
 
-def test_where_a_free_and_a_forward_fall_on_one_time_the_free_comes_first():
-    steps = activations(simulate(one_f_one_b(1, 2), forward=1.0, backward=2.0))
-    assert list(steps.itertuples(index=False, name=None)) == [(0, 0.0, 1), (0, 3.0, 0), (0, 3.0, 1), (0, 6.0, 0)]
-
-
 def in_steps(schedule, n_steps, numbered):
     """The same run several times, one after the other, in steps with a number or without one."""
     once = simulate(schedule)
@@ -74,10 +68,6 @@ def test_a_second_step_keeps_as_much_as_the_first_and_no_more(make, numbered):
     once, thrice = simulate(make(3, 4)), in_steps(make(3, 4), 3, numbered)
     assert peak_activations(thrice) == peak_activations(once)
     assert len(activations(thrice)) == 3 * len(activations(once))
-
-
-def test_forwards_without_a_backward_are_gone_when_the_next_step_begins():
-    assert peak_activations(in_steps(forward_only(2, 5), 3, numbered=True)) == {0: 5, 1: 5}
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -108,11 +98,6 @@ def test_ops_are_told_apart_by_their_step_or_by_the_span_that_they_began_in():
     late = events.assign(rank=1, start_s=events["start_s"] + 2, end_s=events["end_s"] + 2)  # a rank that begins later
     both = steps_of(pd.concat([events, late]).assign(step=pd.NA), within="step")
     assert [(len(step), makespan(step)) for step in both] == [(2, 7.0), (2, 3.0), (2, 5.0)]
-
-
-def test_the_median_step_is_a_real_one_and_of_an_even_number_the_slower():
-    assert makespan(median_step(steps_of(three_steps()))) == 3.0
-    assert makespan(median_step(steps_of(three_steps((4.0, 1.0, 2.0, 3.0))))) == 3.0
 
 
 @pytest.mark.parametrize(

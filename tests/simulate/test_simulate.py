@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import at_stage, op_of_row, ops_of, play, rank_of, schedules, stage_times
+from pipelines import at_stage, op_of_row, play, schedules, stage_times
 
 from labkit.schedule import forward_only, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_h2, zero_bubble_v
 from labkit.simulate import bubble_fraction, makespan, peak_activations, simulate
-from labkit.trace import EVENT_COLUMNS, event_table
 
 # --- when ops run ---------------------------------------------------------------------------------
 
@@ -36,16 +34,6 @@ def test_what_stays_on_a_rank_makes_no_hop():
     assert slow - free == 12 * 10.0
 
 
-def test_a_simulated_table_is_an_event_table_with_a_row_per_op_in_the_order_of_the_lists():
-    schedule = zero_bubble_v(2, 3)
-    events = simulate(schedule)
-    assert tuple(events.columns) == EVENT_COLUMNS and type(events) is pd.DataFrame
-    assert events.dtypes.equals(event_table([]).dtypes)
-    assert [op_of_row(row) for row in events.itertuples(index=False)] == ops_of(schedule)
-    assert events["rank"].tolist() == [rank_of(schedule)[op.stage] for op in ops_of(schedule)]
-    assert set(events["lane"]) == {"compute"} and events[["step", "bucket", "bytes"]].isna().all(axis=None)
-
-
 # --- closed forms: more of them, of the orders themselves, are in tests/schedule ------------------
 
 
@@ -65,11 +53,3 @@ def test_four_stages_and_eight_micro_batches(make, backward, total_s, bubble, pe
     events = simulate(make(4, 8), backward=backward)
     assert (makespan(events), bubble_fraction(events)) == pytest.approx((total_s, bubble))
     assert list(peak_activations(events).values()) == peaks
-
-
-@pytest.mark.parametrize("n, m, hop", [(2, 3, 4.0), (4, 8, 0.125), (6, 24, 1.0)])
-def test_a_hop_costs_gpipe_its_way_there_and_back_and_1f1b_more(n, m, hop):
-    without = {make: makespan(simulate(make(n, m))) for make in (gpipe, one_f_one_b)}
-    assert without[gpipe] == without[one_f_one_b]
-    assert makespan(simulate(gpipe(n, m), hop=hop)) == without[gpipe] + 2 * (n - 1) * hop
-    assert makespan(simulate(one_f_one_b(n, m), hop=hop)) > without[gpipe] + 2 * (n - 1) * hop

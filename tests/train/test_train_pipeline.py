@@ -3,15 +3,13 @@ counted once."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from to_do import task
-from train_commands import without_torchrun
 
-from labkit import launch, train
+from labkit import launch
 from labkit.parallel.devices import training_devices
 from labkit.train import TranslateConfig, metrics, translate, translation_task
 from labkit.train.translation import Corpus, Example
@@ -85,21 +83,3 @@ def test_a_virtual_device_has_its_share_of_the_threads_and_they_come_back() -> N
         assert torch.get_num_threads() == 4
     finally:
         torch.set_num_threads(threads)
-
-
-# --- the command line -----------------------------------------------------------------------------
-
-SMALL = "--source shipped --size nano --limit 120 --limit-eval 20 --batch-size 16 --epochs 2"
-
-
-@needs_pipe
-def test_one_process_drives_as_many_devices_as_world_size_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    without_torchrun(monkeypatch)
-    mode = "--mode pipeline_parallel --n-micro 2 --n-layer 3 --world-size 3 --no-bleu --out"
-    train.main(["translate", *SMALL.split(), *mode.split(), str(tmp_path)])
-    out = capfd.readouterr().out
-    assert "pipeline_parallel: 3 virtual devices in one process, 2 micro-batches a batch" in out
-    assert "1 on gloo: cpu:0, cpu:1, cpu:2" in out
-    assert {path.name for path in tmp_path.iterdir()} == {"merged.json", "steps.csv", "events.csv"}

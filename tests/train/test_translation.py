@@ -11,8 +11,6 @@ from labkit import models
 from labkit.train import translation
 from labkit.train.translation import EOS_DE_ID, EOS_EN_ID, NO_LOSS, PAD_ID, Example
 
-PAIRS = [{"de": f"Das ist Satz Nummer {n}, nicht {n + 1}.", "en": f"This is sentence {n}."} for n in range(60)]
-
 
 @pytest.fixture(scope="module")
 def model() -> GPT2LMHeadModel:
@@ -31,24 +29,6 @@ def random_examples(n: int, seed: int = 0) -> list[Example]:
 
 
 # --- tokens and batches ---------------------------------------------------------------------------
-
-
-def test_the_marks_are_the_first_three_tokens_and_the_vocabulary_keeps_to_its_size() -> None:
-    tokenizer = translation.train_tokenizer(PAIRS, 280)
-    assert [tokenizer.token_to_id(mark) for mark in ("<pad>", "<eos_de>", "<eos_en>")] == [0, 1, 2]
-    assert tokenizer.get_vocab_size() == 280
-
-
-def test_a_vocabulary_without_room_for_all_bytes_is_refused() -> None:
-    with pytest.raises(ValueError, match="vocab_size is 258, expected at least 259: 256 bytes and 3 marks"):
-        translation.train_tokenizer(PAIRS, 258)
-
-
-def test_an_example_is_source_mark_target_mark() -> None:
-    tokenizer = translation.train_tokenizer(PAIRS, 300)
-    (example,) = translation.encode(PAIRS[:1], tokenizer)
-    assert example.source == [*tokenizer.encode(PAIRS[0]["de"]).ids, EOS_DE_ID]
-    assert example.target == [*tokenizer.encode(PAIRS[0]["en"]).ids, EOS_EN_ID]
 
 
 def test_a_batch_is_shifted_padded_and_labelled_on_target_tokens_only() -> None:
@@ -106,11 +86,6 @@ def test_each_translation_is_what_the_model_writes_token_by_token(model: GPT2LMH
         assert translated == one_by_one(model, prompt, 24 - longest)
     assert any(len(translated) < 24 - max(map(len, prompts)) for translated in ours)  # some end by themselves
     assert len({tuple(translated) for translated in ours}) > 5
-
-
-def test_a_prompt_that_leaves_no_room_is_translated_to_nothing(model: GPT2LMHeadModel) -> None:
-    assert translation.generate(model, [[5, 6, 7, 1], [5, 1]], max_length=4)[0] == []
-    assert translation.generate(model, [[5, 6, 7, 1]], max_length=4) == [[]]
 
 
 def test_bleu_is_sacrebleus() -> None:

@@ -11,21 +11,24 @@ from labkit.base.formats import MeasuredTable
 from labkit.base.measurement_html import without_marks
 from labkit.draw.timelines import pieces_of
 from labkit.explore.explorer import table_html
-from labkit.explore.schedules.measure import ScheduleRun
-from labkit.simulate import bubble_fraction, makespan
+from labkit.explore.schedules.measure import ScheduleRun, TimedSchedule
+from labkit.simulate import bubble_fraction, critical_path, makespan
 from labkit.simulate.gap import CAUSES
 from labkit.stats import interval, verdict
 
 
-def metrics(steps: Mapping[str, pd.DataFrame], cap: float | None) -> pd.DataFrame:
+def metrics(timed: Sequence[TimedSchedule], cap: float | None) -> pd.DataFrame:
     """Return the metrics of schedules as they should run, as text: a column for each, by its name.
 
     ``cap`` is that of memory. The page has these and more: browser/table.js.
     """
-    return pd.DataFrame({name: _column(events, cap) for name, events in steps.items()})
+    return pd.DataFrame({each.schedule.name: _column(each, cap) for each in timed})
 
 
-def _column(events: pd.DataFrame, cap: float | None) -> dict[str, str]:
+def _column(timed: TimedSchedule, cap: float | None) -> dict[str, str]:
+    events = timed.simulate()
+    critical = critical_path(timed.schedule, events)
+    computing = (critical["end_s"] - critical["start_s"]).sum() / makespan(events)
     peaks = pieces_of(events, makespan(events)).groupby("rank")["micro_batches"].max()
     peak = float(peaks.max())
     against = "" if cap is None else f", {'over' if peak > cap else 'within'} the cap of {cap:g}"
@@ -33,6 +36,7 @@ def _column(events: pd.DataFrame, cap: float | None) -> dict[str, str]:
         "makespan": f"{makespan(events):.4g}",
         "bubble: idle ÷ (ranks × makespan)": f"{100 * bubble_fraction(events):.1f} %",
         "peak activations, in micro-batches": f"{peak:g} on rank {peaks.idxmax()}{against}",
+        "critical path": f"{len(critical)} ops, computing {100 * computing:.1f} % of the time",
     }
 
 

@@ -152,7 +152,7 @@ class ScheduleExplorer(Explorer):
         """Return schedules and metrics; after a run, that run under its prediction, and the gap."""
         if not self.runs:
             steps = {timed.schedule.name: timed.simulate() for timed in self._timed()}
-            metrics = tables.metrics(steps, self._parsed.cap)
+            metrics = tables.metrics(self._timed(), self._parsed.cap)
             return StaticForm(partial(draw.timeline, steps, time_label=UNITS), self._alt(), metrics)
         drawn = [overlay_panel(run.ideal, run.measured, title=run.schedule.name) for run in self.runs]
         panels, axes, data = zip(*drawn, strict=True)

@@ -7,7 +7,6 @@ from unittest import mock
 import pytest
 from html_files import script_of
 from to_do import task
-from traitlets import TraitError
 
 from labkit.cost import ring_all_reduce_s
 from labkit.explore import bucket_explorer
@@ -30,16 +29,6 @@ CONTROLS = {"rule": ONE_EACH, "cap_mb": 100, "first_cap_mb": 0, "latency_us": 30
 CONTROLS |= {"world_size": 3, "backward_ms": 400.0, "model": "bert"}
 
 
-@pytest.mark.parametrize("control", CONTROLS)
-@task("dp.6")
-def test_every_control_redraws_once_and_changes_the_numbers(control):
-    explorer = bucket_explorer()
-    version, numbers = explorer.timeline.scene["version"], explorer.timeline.scene["numbers"]
-    setattr(explorer, control, CONTROLS[control])
-    assert explorer.timeline.scene["version"] == version + 1
-    assert explorer.timeline.scene["numbers"] != numbers
-
-
 def test_link_world_size_and_backward_are_those_of_the_sliders():
     explorer = bucket_explorer("mlp", world_size=4)
     explorer.rule, explorer.latency_us, explorer.bandwidth_gb_s, explorer.backward_ms = ONE_BUCKET, 50, 0.1, 200
@@ -47,17 +36,6 @@ def test_link_world_size_and_backward_are_those_of_the_sliders():
     expected = ring_all_reduce_s(one.gradients.n_bytes, 4, 50e-6, 0.1e9)
     assert one.backward_s == pytest.approx(0.2)
     assert one.exposed_s == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("rule", [ONE_BUCKET, ONE_EACH])
-def test_sizes_mean_nothing_to_the_other_rules_so_their_sliders_are_off(rule):
-    explorer = bucket_explorer()
-    explorer.rule = rule
-    assert [each["name"] for each in explorer.timeline.form["controls"] if each["disabled"]] == [
-        "cap_mb",
-        "first_cap_mb",
-    ]
-    assert "best bucket size" not in explorer.timeline.scene["numbers"]
 
 
 # --- the reader's own answers ---------------------------------------------------------------------
@@ -89,15 +67,3 @@ def test_its_file_has_the_picture_of_each_bucket_size_and_is_small():
     assert other["alt"] == explorer.timeline.scene["alt"] and other["numbers"] == explorer.timeline.scene["numbers"]
     texts = [[content["texts"][k] for k in content["panels"][number]["sentences"]] for number in other["panels"]]
     assert texts == [panel["sentences"] for panel in explorer.timeline.scene["panels"]]
-
-
-def test_where_no_size_is_chosen_its_file_has_no_control():
-    explorer = bucket_explorer("mlp")
-    explorer.rule = ONE_BUCKET
-    assert script_of(explorer.timeline.to_html())[1]["library"]["controls"] == []
-
-
-def test_a_value_that_its_control_does_not_offer_is_refused():
-    for refused in (lambda: setattr(bucket_explorer("mlp"), "cap_mb", 7), lambda: bucket_explorer(cap_mb=7)):
-        with pytest.raises(TraitError, match=r"'cap_mb' trait .* expected any of"):
-            refused()

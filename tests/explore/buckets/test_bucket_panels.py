@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from labkit.cost import Link
 from labkit.draw.layout import time_axis
-from labkit.draw.palette import STYLES
 from labkit.explore.buckets.gradients import MIB, Gradients
 from labkit.explore.buckets.panels import BUCKET_NAMES, blocks_panel, pass_panel
 from labkit.explore.buckets.reducer import Reduction, predict
@@ -26,11 +25,6 @@ def test_blocks_are_as_long_as_their_bytes_in_the_order_of_sending_and_coloured_
     assert (bars["right"] / MIB).tolist() == [1, 3, 7, 3, 7]
     assert bars["name"].tolist() == [BUCKET_NAMES[k] for k in (0, 0, 1, 0, 1)]
     assert bars["label"].tolist() == ["c.bias", "b.weight", "a.weight", "0", "1"]
-
-
-def test_every_fourth_bucket_has_a_colour_of_the_labs_own():
-    assert set(BUCKET_NAMES) <= set(STYLES)
-    assert len({STYLES[name].colour for name in BUCKET_NAMES}) == 4
 
 
 def test_bars_of_a_pass_are_gradients_the_wait_buckets_that_wait_and_all_reduces():
@@ -77,8 +71,3 @@ def test_narration_says_what_happens_and_how_far_it_is():
     assert panel.narrate(3).endswith("(7 of 7 MiB ready; in flight: bucket 0, waiting: 1; 0 of 2 buckets done)")
     assert "all_reduce 0 is done" in panel.narrate(4.5) and "all_reduce 1 starts" in panel.narrate(4.5)
     assert panel.narrate(7.5).endswith("(7 of 7 MiB ready; nothing in flight; 2 of 2 buckets done)")
-
-
-def test_facts_give_the_parts_of_the_pass():
-    assert pass_panel(three(), SECONDS).facts == ("backward 3 s, communication 5.5 s, 18 % hidden, 4.5 s not hidden")
-    assert pass_panel(three(world_size=1), SECONDS).facts.endswith("0 s not hidden")

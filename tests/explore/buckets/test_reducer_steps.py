@@ -10,7 +10,7 @@ from to_do import task
 from labkit.cost import Link, ddp_timeline, ring_all_reduce_s
 from labkit.explore.buckets import reducer
 from labkit.explore.buckets.gradients import MIB, Gradients, predicted_gradients
-from labkit.explore.buckets.reducer import ONE_BUCKET, ONE_EACH, make_buckets, predict
+from labkit.explore.buckets.reducer import make_buckets, predict
 from labkit.todo import TodoError
 
 LINK = Link(50e-6, 12.5e9)
@@ -39,12 +39,6 @@ def test_with_one_bucket_all_communication_is_exposed():
     whole_s = ring_all_reduce_s(7 * MIB, 8, LINK.latency_s, LINK.bytes_per_s)
     assert [found.exposed_s, found.communication_s, found.end_s - 3] == pytest.approx([whole_s] * 3)
     assert found.hidden_share == pytest.approx(0)
-
-
-def test_one_rank_sends_nothing_so_nothing_is_exposed_or_hidden():
-    found = predict(three_layers(), [[2], [1, 0]], 1, LINK)
-    assert (found.communication_s, found.exposed_s, found.hidden_share) == (0, 0, None)
-    assert found.end_s == found.backward_s
 
 
 # --- step by step ---------------------------------------------------------------------------------
@@ -81,22 +75,7 @@ def test_a_bucket_that_is_full_too_early_waits_for_its_turn():
     )
 
 
-def test_at_one_time_what_ends_is_told_before_what_is_ready():
-    found = predict(three_layers(), [[2], [1, 0]], 2, Link(0, MIB))  # 1 s for bucket 0
-    assert [moment.text[:12] for moment in found.moments if moment.time_s == 2] == ["all_reduce 0", "The hook of "]
-
-
 # --- buckets --------------------------------------------------------------------------------------
-
-
-@task("dp.6")
-def test_buckets_are_the_readers_own():
-    gradients = predicted_gradients("gpt2")
-    buckets, fault = make_buckets(gradients.sizes_bytes, cap_mb=25, first_cap_mb=1)
-    sizes = [sum(gradients.sizes_bytes[i] for i in bucket) / MIB for bucket in buckets]
-    assert 1 <= sizes[0] < 25
-    assert all(size >= 25 for size in sizes[1:-1])
-    assert not fault
 
 
 def test_while_dp_6_is_to_be_written_there_is_one_bucket_and_a_note():
@@ -110,11 +89,6 @@ def test_a_wrong_answer_to_dp_6_gives_one_bucket_and_says_what_is_wrong():
         buckets, fault = make_buckets([4, 4, 4])
     assert buckets == [[2, 1, 0]]
     assert fault.startswith("assign_buckets (dp.6) is not right yet: ValueError: ") and "in no bucket" in fault
-
-
-def test_rules_that_need_no_answer():
-    assert make_buckets([4, 4, 4], ONE_BUCKET)[0] == [[2, 1, 0]]
-    assert make_buckets([4, 4, 4], ONE_EACH)[0] == [[2], [1], [0]]
 
 
 @task("dp.6")

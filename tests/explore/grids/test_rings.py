@@ -5,10 +5,10 @@ import pytest
 
 from labkit import cost
 from labkit.explore.grids.ring_panel import ring_cells, ring_panel
-from labkit.explore.grids.rings import ALGORITHMS, in_units, min_tensors, simulate_ring
+from labkit.explore.grids.rings import ALGORITHMS, min_tensors, simulate_ring
 
 every_way = pytest.mark.parametrize("way", ALGORITHMS)
-every_size = pytest.mark.parametrize("n", [2, 3, 4, 7, 16])
+every_size = pytest.mark.parametrize("n", [2, 3, 7])
 
 
 @every_way
@@ -49,23 +49,7 @@ def test_bytes_one_after_the_other_are_those_of_the_cost_model_and_so_are_the_ri
         assert trace.busiest == pytest.approx(min_tensors(n) * (1 if way == "ring" else n / 2))
 
 
-@pytest.mark.parametrize(
-    ("n_bytes", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1.5 * 2**20, "1.5 MiB"), (2000 * 2**40, "2000 TiB")],
-)
-def test_bytes_are_written_in_the_unit_that_fits(n_bytes, text):
-    assert in_units(n_bytes) == text
-
-
 # --- the panel ------------------------------------------------------------------------------------
-
-
-def test_labels_name_the_ranks_of_few_and_count_those_of_many_and_more_are_darker():
-    labels = {n: {cell.label: cell.chunk for cell in ring_cells(simulate_ring("ring", n))} for n in (3, 8)}
-    assert set(labels[3]) == {"0", "1", "2", "01", "12", "02", "Σ"}
-    assert sorted(labels[8]) == [*"1234567", "Σ"]
-    shades = [labels[8][str(count)] for count in range(2, 8)]
-    assert shades == sorted(shades, reverse=True)
 
 
 @every_way
@@ -88,17 +72,8 @@ def test_every_cell_says_in_words_what_it_is_and_the_narration_who_sends_what(wa
     assert panel.narrate(trace.n_steps).startswith(f"after step {trace.n_steps} of {trace.n_steps}: every rank has")
 
 
-def test_beside_the_chunks_stands_what_each_rank_has_sent_so_far():
-    bars = ring_panel(simulate_ring("parameter server", 4), 2**20).bars
-    of_rank_0 = bars[(bars["left"] > 4) & (bars["top"] < 1)]
-    assert of_rank_0["label"].tolist() == ["0 B", "1 MiB", "2 MiB", "3 MiB"]
-    assert of_rank_0["appear"].tolist() == [0, 4, 5, 6]
-    assert of_rank_0["name"].tolist() == ["bytes sent"] * 2 + ["more than the minimum"] * 2
-    assert "more than the minimum" not in set(ring_panel(simulate_ring("ring", 4), 2**20).bars["name"])
-
-
 @every_way
-@pytest.mark.parametrize("n", [2, 4, 16])
+@pytest.mark.parametrize("n", [2, 4])
 def test_at_each_step_a_panel_shows_one_bar_a_cell_and_links_lead_between_bars_that_are_seen(way, n):
     trace = simulate_ring(way, n)
     panel = ring_panel(trace, 1)
@@ -115,7 +90,7 @@ def test_at_each_step_a_panel_shows_one_bar_a_cell_and_links_lead_between_bars_t
         assert (panel.links["vanish"] == step + 1).sum() == sum(sent), "every chunk that is sent moves"
 
 
-@pytest.mark.parametrize("n", [2, 4, 7])
+@pytest.mark.parametrize("n", [2, 7])
 def test_a_ring_takes_as_long_as_its_formula_and_a_naive_one_more_for_a_large_tensor_less_for_a_small_one(n):
     link = cost.Link(1e-3, 1e9)
     for n_bytes in (10, 10**9):

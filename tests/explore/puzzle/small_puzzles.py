@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from itertools import permutations, product
+from itertools import product
 
 import pandas as pd
 import pytest
@@ -13,7 +13,6 @@ from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.rules import Refusal, Rules
 from labkit.explore.schedules.measure import TimedSchedule
 from labkit.schedule import Op, Schedule, ScheduleError, gpipe, zero_bubble_h1
-from labkit.simulate import makespan
 
 TWO_BY_TWO = Rules(TimedSchedule(gpipe(2, 2)))
 ONE_EACH = Rules(TimedSchedule(gpipe(2, 2)), caps=[1, 1])
@@ -35,27 +34,19 @@ def refused(move: Callable[..., Board], *arguments: object) -> str:
     return str(caught.value)
 
 
-def least_makespan(rules: Rules, in_order: bool = False) -> float:
-    """Return the least makespan of all schedules under ``rules``, tried one by one.
-
-    Nothing of the puzzle is used for it but the rules. ``in_order`` leaves out orders in which a
-    micro-batch overtakes another one.
-    """
-    return min(makespan(events) for _, events in every_schedule(rules, in_order))
-
-
-def every_schedule(rules: Rules, in_order: bool) -> Iterator[tuple[Schedule, pd.DataFrame]]:
+def every_schedule(rules: Rules) -> Iterator[tuple[Schedule, pd.DataFrame]]:
     """Yield every schedule that ``rules`` allow and that can run, with its event table."""
-    for orders in product(*(list(_orders(rules, rank, in_order)) for rank in range(rules.n_ranks))):
+    for orders in product(*(list(_orders(rules, rank)) for rank in range(rules.n_ranks))):
         schedule = Schedule([list(order) for order in orders])
         with contextlib.suppress(ScheduleError):  # a deadlock
             yield schedule, rules.timed._replace(schedule=schedule).simulate()
 
 
-def _orders(rules: Rules, rank: int, in_order: bool) -> Iterator[tuple[Op, ...]]:
-    """Yield the orders of a rank's ops, each after what it needs there, that its cap allows."""
+def _orders(rules: Rules, rank: int) -> Iterator[tuple[Op, ...]]:
+    """Yield the orders of a rank's ops, each after what it needs there, that its cap allows and in
+    which no micro-batch overtakes another one."""
     ops = [op for op in rules.ops if rules.rank_of(op) == rank]
-    for order in _in_order(rules, ops) if in_order else permutations(ops):
+    for order in _merged([[op for op in ops if op.kind == kind] for kind in rules.kinds]):
         at = {op: position for position, op in enumerate(order)}
         kept = peak = 0
         for op in order:
@@ -65,11 +56,6 @@ def _orders(rules: Rules, rank: int, in_order: bool) -> Iterator[tuple[Op, ...]]
         legal &= all(at[Op("I", op.stage, op.micro_batch)] < at[op] for op in ops if op.kind == "W")
         if legal and peak <= rules.cap(rank):
             yield order
-
-
-def _in_order(rules: Rules, ops: list[Op]) -> Iterator[tuple[Op, ...]]:
-    queues = [[op for op in ops if op.kind == kind] for kind in rules.kinds]
-    yield from _merged(queues)
 
 
 def _merged(queues: list[list[Op]]) -> Iterator[tuple[Op, ...]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from small_puzzles import ONE_EACH, TWO_BY_TWO, TWO_SPLIT, built, refused
+from small_puzzles import ONE_EACH, TWO_BY_TWO, built, refused
 
 from labkit.explore.puzzle.rules import Rules
 from labkit.explore.schedules.measure import TimedSchedule
-from labkit.schedule import Op, gpipe, one_f_one_b, zero_bubble_h1
-from labkit.simulate import activations, bubble_fraction, makespan, peak_activations, simulate
+from labkit.schedule import Op, gpipe, one_f_one_b
+from labkit.simulate import bubble_fraction, makespan, peak_activations
 
 # --- what is refused, and why ---------------------------------------------------------------------
 
@@ -29,11 +29,6 @@ NO_ROOM = "rank 0 has room for 1 activation: it keeps that of 0F0 until 0B0 has 
 )
 def test_an_op_that_cannot_be_placed_is_refused_by_name(ops, move, sentence):
     assert refused(built(ONE_EACH, ops).place, Op.parse(move)) == sentence
-
-
-def test_with_a_split_backward_only_w_makes_room():
-    board = built(Rules(TimedSchedule(zero_bubble_h1(1, 2)), caps=[1]), "0F0 0I0")
-    assert "until 0W0 has ended" in refused(board.place, Op("F", 0, 1))
 
 
 @pytest.mark.parametrize(
@@ -73,27 +68,3 @@ def test_a_board_of_a_schedule_has_its_times_and_measures_and_gives_it_back(sche
     assert {op: bar.start_s for op, bar in board.bars.items()} == started
     assert (board.makespan_s, board.bubble) == (makespan(events), bubble_fraction(events))
     assert {rank: board.peak(rank) for rank in stages} == peak_activations(events)
-
-
-def test_a_rank_keeps_as_many_activations_as_the_simulator_counts():
-    board = built(TWO_SPLIT, "0F0 0F1 1F0 1I0 0I0 0W0 1F1 1W0 1I1 1W1 0I1 0W1")
-    counts = activations(simulate(board.to_schedule()))
-    for rank in range(2):
-        kept = [len(kept) for kept in board.kept(rank).values()]
-        assert kept == counts.loc[counts["rank"] == rank, "count"].tolist()
-
-
-def test_the_times_of_an_op_that_is_not_placed_are_those_it_would_have():
-    board = built(ONE_EACH, "0F0 1F0 1B0")
-    for op in board.ready():
-        assert board.place(op).bars[op] == board.bars[op]
-
-
-def test_of_micro_batches_the_one_whose_input_arrives_first_may_be_next():
-    assert built(TWO_BY_TWO, "0F1 0F0").ready() == [Op("F", 1, 1)]
-
-
-def test_ops_that_change_places_are_timed_anew_with_all_that_follows():
-    board = built(TWO_BY_TWO, "0F0 1F0 1B0 0B0 0F1 1F1 1B1 0B1").move(Op("F", 0, 1), 1)
-    assert board.makespan_s == 9.0 and board.bars[Op("F", 0, 1)].start_s == 1.0
-    assert board.move(Op("F", 0, 1), 2).makespan_s == 12.0

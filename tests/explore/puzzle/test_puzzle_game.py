@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from page_in_node import NODE, in_node
 
 from labkit.explore.puzzle.game import Game
-from labkit.explore.puzzle.levels import LEVELS
-from labkit.explore.puzzle.picture import alt_text, axis, board_panel, facts_of, shown, static_form, table
+from labkit.explore.puzzle.picture import axis, board_panel
 from labkit.explore.scene_message import scene_of
 from labkit.schedule import Op
 
@@ -50,13 +47,6 @@ def test_a_key_is_answered(number, keys, said):
     assert answers[-1] == said
 
 
-def test_an_op_may_go_before_the_one_before_it_and_back():
-    game, answers = played(2, "f1fb0bf[")
-    early = "every op is as early as this order lets it be."
-    assert answers[-1] == f"0F1 now runs before 0B0, from 1 on; {early}"
-    assert game.press("]").startswith("0F1 now runs after 0B0, from 6 on")
-
-
 def test_a_hint_says_what_the_schedule_that_sets_par_runs_next_and_asked_again_places_it():
     game, answers = played(2, "f1f0fh")
     assert answers[-1].startswith("Place 1F1 next, on rank 1 at 2, as the schedule that sets par does.")
@@ -64,13 +54,6 @@ def test_a_hint_says_what_the_schedule_that_sets_par_runs_next_and_asked_again_p
     assert game.press("h") == "1F1 on rank 1 from 2 to 3."
     game.press("h")  # of another board, so it says again what to do
     assert len(game.board.placed) == 4
-
-
-def test_a_hint_on_a_board_of_another_order_says_where_it_is_another():
-    _, answers = played(2, "f1fb0bh")
-    assert answers[-1].startswith(
-        "Your order is another one: rank 0 runs 0B0 where the schedule that sets par runs 0F1."
-    )
 
 
 def test_hints_alone_finish_a_board_at_par_and_then_say_so():
@@ -85,27 +68,6 @@ def test_a_finished_board_is_told_its_result():
     _, answers = played(4, AT_PAR[4])
     assert "that is par. Bubble (idle fraction of the ranks' time): 43 %." in answers[-1]
     assert answers[-1].endswith("rank by rank: 4, 3, 2, 1.")
-
-
-def test_where_ranks_own_times_count_no_gap_is_told_apart_from_the_bubble():
-    game, answers = played(10, "h" * 90)
-    assert "Finished in at most 15 on a rank: that is par. No rank is idle" in answers[-1]
-    assert "with the time before and after, the bubble is 12 %" in answers[-1]
-    assert table(game)["idle between its ops"].tolist() == ["0", "0", "0"]
-
-
-def test_of_two_stages_on_a_rank_the_one_whose_input_came_first_goes_first():
-    game, _ = played(11, "f1f0fff")
-    assert " ".join(map(str, game.board.orders[0])) == "0F0 0F1 2F0 0F2"
-
-
-@pytest.mark.parametrize("number", range(1, len(LEVELS) + 1))
-def test_every_key_that_is_listed_means_something_in_this_level_and_is_listed_once(number):
-    keys = " ".join(keys for keys, _ in Game(number).key_list()).split()
-    assert len(set(keys)) == len(keys)
-    for key in set(keys) - {"n"}:  # which the widget knows
-        said = Game(number).press(key)
-        assert not any(words in said for words in ("means nothing", "There is no rank", "here:"))
 
 
 # --- a bar is dragged -----------------------------------------------------------------------------
@@ -160,32 +122,3 @@ def test_the_page_shows_what_is_placed_what_is_offered_and_why_a_rank_is_idle():
     assert bars[2].endswith("It may be placed on rank 0, from 1 to 2: click it, or press Enter.")
     (gap,) = [text for kind, text in page["said"] if kind == "idle"]
     assert gap.startswith("Rank 1 is idle for 1, from 0 to 1\nTo begin 1F0 it waits for the activation of 0F0")
-
-
-@pytest.mark.skipif(NODE is None, reason="no node on this machine")
-def test_no_two_bars_cover_each_other_and_a_strip_is_full_where_a_rank_may_keep_no_more():
-    boxes = page_of(2, "ff1f")["boxes"]  # 1F1 and 1B0 may both be next, at 2
-    for (left, right, top, bottom), other in itertools.combinations(boxes, 2):
-        assert min(right, other[1]) - max(left, other[0]) < 1e-6 or min(bottom, other[3]) - max(top, other[2]) < 1e-6
-    assert min(bottom - top for *_, top, bottom in boxes) * 26 * 0.62 >= 7  # px of a row and of letters, in painter.js
-    page = page_of(3, "fff")
-    assert page["share"] == pytest.approx([1 / 3, 2 / 3, 1]) and page["peaks"][0][1] == "3 of 3"
-
-
-def test_a_board_at_par_says_so_beside_its_title():
-    game, _ = played(2, AT_PAR[2])
-    assert facts_of(game) == "✓ par · bubble 33 %"
-    game.press("u")
-    assert facts_of(game) == "7 of 8 ops · par 9"
-
-
-def test_idle_times_of_the_table_are_those_of_the_bubble():
-    game, _ = played(3, AT_PAR[3])
-    idle = [float(of_rank) for of_rank in table(game)["idle"]]
-    assert sum(idle) / (3 * game.board.makespan_s) == game.board.bubble
-
-
-def test_an_empty_board_can_be_shown_too():
-    game, _ = played(3, "")
-    assert list(shown(game)) == [Op("F", 0, 0)] and "0 of 24 ops" in alt_text(game)
-    assert static_form(game).table["ops"].tolist() == ["", "", ""]

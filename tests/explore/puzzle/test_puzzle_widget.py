@@ -6,7 +6,6 @@ import html
 
 import pytest
 
-from labkit.explore.puzzle.levels import LEVELS
 from labkit.explore.puzzle.widget import SchedulePuzzle
 from labkit.schedule import Schedule, one_f_one_b
 
@@ -53,22 +52,6 @@ def controls(puzzle: SchedulePuzzle) -> dict[str, dict]:
     return {control["name"]: control for control in puzzle.timeline.form["controls"]}
 
 
-def test_a_button_stands_for_its_key_and_a_rank_for_its_own():
-    puzzle = pressed(2, "f1fb0b")
-    found = controls(puzzle)
-    keys = {key for keys in dict(puzzle.timeline.own_keys) for key in keys.split()}
-    assert {name for name, control in found.items() if control["look"] == "action"} == {*"fbuchn"} <= keys
-    assert found["rank"]["options"] == ["0", "1"] and {"0", "1"} <= keys and found["rank"]["value"] == "0"
-    assert "forward" in found["f"]["label"] and "(f)" in found["f"]["tooltip"]
-
-
-def test_a_click_on_a_placed_op_chooses_it_and_its_rank():
-    puzzle = pressed(1, "f1f0")
-    sent(puzzle, pick=1)
-    assert controls(puzzle)["rank"]["value"] == "1" and puzzle.timeline.scene["panels"][0]["chosen"] == 1
-    assert puzzle.timeline.narration.startswith("1F0 is chosen: drag it, or press [ or ]")
-
-
 def test_a_bar_that_is_dropped_elsewhere_moves_and_one_that_cannot_go_there_says_why():
     puzzle = pressed(2, "ff")
     sent(puzzle, drop=1, x=0.4)
@@ -106,13 +89,6 @@ def test_a_lecturer_sets_the_level_and_hears_of_it():
     with pytest.raises(ValueError, match="expected a whole number from 1 to 12"):
         puzzle.level = 13
     assert heard == [3] and puzzle.level == 3
-
-
-def test_limits_are_told_and_what_par_is():
-    for number in range(1, len(LEVELS) + 1):
-        goal = controls(SchedulePuzzle(number))["goal"]["value"]
-        assert ("Room for activations" in goal) == (LEVELS[number - 1].rules.caps is not None)
-        assert ("no order ends earlier than par" in goal) == (number not in (10, 12))
 
 
 def test_in_a_stored_notebook_an_empty_board_is_shown_finished_and_a_live_one_never(monkeypatch):

@@ -9,10 +9,9 @@ from to_do import task
 
 from labkit import launch
 from labkit.explore.schedules import measure
-from labkit.explore.schedules.measure import TimedSchedule, run_schedules, seconds_per_unit
+from labkit.explore.schedules.measure import TimedSchedule, run_schedules
 from labkit.schedule import (
     ScheduleError,
-    forward_only,
     gpipe,
     one_f_one_b,
     zero_bubble_h1,
@@ -101,26 +100,6 @@ def test_what_cannot_run_is_refused_before_any_rank_starts(monkeypatch):
 # --- how long, and what with ----------------------------------------------------------------------
 
 
-def test_a_forward_pass_takes_10_ms_unless_the_step_would_be_too_long():
-    assert seconds_per_unit(TimedSchedule(one_f_one_b(4, 8))) == pytest.approx(0.01)
-    assert seconds_per_unit(TimedSchedule(one_f_one_b(4, 8), forward=50, backward=100)) == pytest.approx(0.01 / 50)
-    long = TimedSchedule(one_f_one_b(16, 64), [1] * 15 + [2], hop=0.5)
-    unit_s = seconds_per_unit(long, TimedSchedule(gpipe(2, 2)))
-    assert unit_s * makespan(long.simulate()) == pytest.approx(measure.STEP_S)
-    assert makespan(long.scaled(unit_s).simulate()) == pytest.approx(measure.STEP_S)
-
-
-def test_stages_compute_only_where_the_times_are_those_of_matrix_products():
-    def are_products(make, *times, **more):
-        return measure._are_products(TimedSchedule(make(2, 2), *times, **more))
-
-    assert are_products(one_f_one_b)
-    assert are_products(one_f_one_b, [1, 3], [2, 6], input_grad=9)  # an op that it does not have
-    assert are_products(zero_bubble_h1, backward=9) and are_products(forward_only, backward=9)
-    assert not are_products(one_f_one_b, backward=1)
-    assert not are_products(zero_bubble_h1, weight_grad=0.5)
-
-
 @pytest.mark.parametrize(("cores", "n", "sleep"), [(2, 2, False), (2, 3, True), (1, 2, True), (8, 8, False)])
 def test_stages_sleep_where_ranks_outnumber_cores(cores, n, sleep, monkeypatch):
     given = []
@@ -129,8 +108,3 @@ def test_stages_sleep_where_ranks_outnumber_cores(cores, n, sleep, monkeypatch):
     run_schedules(TimedSchedule(gpipe(n, 2)))
     run_schedules(TimedSchedule(gpipe(n, 2), hop=1))  # which is a link's, and wants small messages
     assert given == [sleep, True]
-
-
-def test_a_whole_backward_pass_sleeps_as_long_as_it_is_to_take_whatever_i_and_w_are():
-    assert measure._seconds(TimedSchedule(gpipe(2, 2), backward=[3, 4], input_grad=9)) == [(1, 1.5, 1.5), (1, 2, 2)]
-    assert measure._seconds(TimedSchedule(zero_bubble_h1(2, 2), weight_grad=[3, 4])) == [(1, 1, 3), (1, 1, 4)]

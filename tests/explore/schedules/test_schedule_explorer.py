@@ -11,8 +11,8 @@ from to_do import task
 from labkit.explore import schedule_explorer
 from labkit.explore.schedules import widget as schedules
 from labkit.explore.schedules.measure import ScheduleRun
-from labkit.explore.schedules.orders import pipeline_message, schedule_form, schedule_library
-from labkit.explore.schedules.state import PRESETS, SCHEDULES, Choice, State, StateError, parse
+from labkit.explore.schedules.orders import pipeline_message, schedule_library
+from labkit.explore.schedules.state import SCHEDULES, Choice, State, StateError, parse
 from labkit.explore.schedules.values import timed_schedule
 from labkit.schedule import Schedule
 from labkit.simulate import explain_gap, makespan
@@ -48,13 +48,6 @@ def test_it_begins_with_1f1b_and_a_state_from_a_cell_or_from_the_page_is_shown_a
     assert explorer.timeline.scene["version"] == version + 2
 
 
-def test_one_schedule_with_two_numbers_of_chunks_is_two_and_with_itself_it_is_one(explorer):
-    explorer.state = "interleaved v=2 vs interleaved v=4"
-    assert [*orders(explorer)] == ["interleaved 1F1B, 2 chunks", "interleaved 1F1B, 4 chunks"]
-    explorer.state = "zb-v vs zb-v"
-    assert [*orders(explorer)] == ["ZB-V"]
-
-
 def test_a_text_of_the_page_that_does_not_parse_is_said_and_changes_nothing_and_in_a_cell_it_raises(explorer):
     move(explorer, "1f1b n=4 k=8")
     assert explorer.timeline.narration.startswith("StateError: character 10, 'k=8': expected one of n=")
@@ -63,12 +56,6 @@ def test_a_text_of_the_page_that_does_not_parse_is_said_and_changes_nothing_and_
         explorer.state = "1g1b"
     move(explorer, "1f1b m=1")
     assert Schedule.from_csv(orders(explorer)["1F1B"]).n_micro == 1 and explorer.timeline.narration == ""
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_is_a_state_that_compares_two_schedules(explorer, name):
-    explorer.state = PRESETS[name]
-    assert len(orders(explorer)) == 2
 
 
 # --- the page's controls --------------------------------------------------------------------------
@@ -132,18 +119,6 @@ def test_the_page_writes_a_state_as_python_does():
 def test_a_control_that_is_moved_changes_its_part_of_the_state(before, moves, after):
     (found,) = in_node(CONTROLS, [{"pipeline": pipeline(before), "moves": moves}])
     assert found["state"] == after and str(parse(after)) == after
-
-
-@needs_node
-def test_controls_that_do_not_count_are_hidden():
-    def shown(text, some=("v", "otherV", "W", "cap")):
-        (found,) = in_node(CONTROLS, [{"pipeline": pipeline(text), "spec": schedule_form()}])
-        return [name for name in found["shown"] if name in some]
-
-    assert shown("1f1b") == ["W"]
-    assert shown("interleaved vs zb-v cap=4") == ["v", "W", "cap"]
-    assert shown("forward vs interleaved") == ["otherV", "W"]
-    assert shown("forward") == []
 
 
 @needs_node
@@ -221,13 +196,6 @@ def test_a_run_that_ends_after_a_control_has_moved_is_not_shown_for_what_it_is_n
     press(explorer)
     assert explorer.runs == [] and explorer.timeline.scene["panels"] == []
     assert explorer.timeline.narration.startswith("The controls have moved while it ran")
-
-
-def test_a_run_stays_when_the_page_says_the_same_state_in_other_words(explorer, monkeypatch):
-    monkeypatch.setattr(schedules, "run_schedules", fake_run)
-    explorer.run()
-    move(explorer, "1f1b  m=8 n=4")
-    assert len(explorer.runs) == 1 and explorer.timeline.scene["panels"]
 
 
 @task("pipe.5")

@@ -8,16 +8,14 @@ from labkit.explore.schedules.values import n_micro_of, timed_schedule
 from labkit.schedule import validate
 
 
-@pytest.mark.parametrize(("name", "peak"), [("gpipe", 8), ("1f1b", 4), ("zb-h1", 4), ("zb-h2", 7), ("zb-v", 4)])
-def test_the_peak_in_print_is_that_of_the_paper(name, peak):
-    timed = timed_schedule(state := parse(f"{name} n=4 m=8"), state.choice)
-    (found,) = metrics({"it": timed.simulate()}, cap=4).loc["peak activations, in micro-batches"]
-    assert found == f"{peak} on rank 0, {'over' if peak > 4 else 'within'} the cap of 4"
+def test_with_equal_stages_and_no_hop_the_critical_path_computes_all_the_time_in_one_op_a_clock():
+    timed = timed_schedule(state := parse("gpipe n=4 m=8"), state.choice)
+    assert metrics([timed], cap=None).loc["critical path"].tolist() == ["22 ops, computing 100.0 % of the time"]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("n", [1, 2, 5, 16])
-@pytest.mark.parametrize("m", [1, 7, 64])
+@pytest.mark.parametrize("n", [1, 5, 16])
+@pytest.mark.parametrize("m", [1, 64])
 def test_at_the_ends_of_its_sliders_every_schedule_can_run(name, n, m):
     for v in (1, 4) if name == "interleaved" else (2,):
         state = State(Choice(name, v), n_ranks=n, n_micro=m)
@@ -34,17 +32,3 @@ def test_interleaving_takes_the_nearest_number_of_micro_batches_that_divides():
     assert n_micro_of(parse("interleaved n=5 m=64")) == 60  # not 65: the slider ends at 64
     assert n_micro_of(parse("gpipe n=4 m=9")) == 9
     assert n_micro_of(parse("gpipe n=4 m=9 vs interleaved")) == 10  # both, or they could not be compared
-
-
-def test_every_schedule_computes_the_same_model():
-    totals = set()
-    for name in list(SCHEDULES)[1:]:
-        state = parse(f"{name} n=4 m=8 F=1,1,1,2 I=1,1,1,3 W=2")
-        events = timed_schedule(state, state.choice).simulate()
-        totals.add(round(float((events["end_s"] - events["start_s"]).sum()), 6))
-    assert totals == {8 * (5 + 6 + 8)}
-
-
-def test_what_is_slow_stays_in_its_place_in_the_model():
-    timed = timed_schedule(state := parse("zb-v n=2 m=4 F=1,3"), state.choice)
-    assert timed.per_stage("forward") == [0.5, 0.5, 1.5, 1.5]

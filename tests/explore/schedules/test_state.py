@@ -36,19 +36,6 @@ def test_any_state_comes_back_from_its_text_as_it_was(state):
     assert parse(str(state)) == state
 
 
-@given(states(), st.sampled_from([" ", "  ", "\n", "\t", " \u00a0"]))
-def test_spaces_and_capitals_do_not_matter(state, space):
-    assert parse(space + str(state).upper().replace(" ", space) + space) == state
-
-
-def test_the_text_is_one_to_read():
-    text = "1f1b n=4 m=8 F=1 B=2 hop=0.5 vs zb-h1 cap=4"
-    assert str(parse(text)) == text
-    assert str(parse("interleaved v=3 n=2 F=1,2.5 vs interleaved")) == (
-        "interleaved v=3 n=2 m=8 F=1,2.5 B=2,5 vs interleaved v=2"
-    )
-
-
 def test_what_is_left_out_is_the_default():
     assert parse("") == parse("1f1b n=4 m=8 F=1 B=2") == State()
     assert parse("n=2") == State(n_ranks=2)
@@ -95,11 +82,6 @@ def test_what_does_not_parse_is_named_with_its_place_and_what_was_expected(text,
     assert text[error.position :].startswith(error.word)
     assert expected in error.expected
     assert str(error) == f"character {position + 1}, {repr(word) if word else 'the end'}: expected {error.expected}"
-
-
-def test_what_is_no_text_is_a_type_error():
-    with pytest.raises(TypeError, match="the state is a int, expected a text, such as '1f1b"):
-        parse(4)
 
 
 @given(st.text())
