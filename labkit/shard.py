@@ -25,6 +25,7 @@ from labkit.parallel.shard import (
     on_cpu,
     sum_over_ranks,
 )
+from labkit.parallel.sharded_state import sharded_state
 from labkit.parallel.unit import (
     GatherOrder,
     Hooks,
@@ -350,6 +351,18 @@ class ShardedModel(torch.nn.Module):
         for unit in self.units:
             whole |= unit.gather_parameters()
         return whole
+
+    def sharded_state(self, optimizer: torch.optim.Optimizer | None = None) -> dict[str, torch.Tensor]:
+        """Return the state that torch.distributed.checkpoint saves, and fills at any world size.
+
+            state = model.sharded_state(optimizer)
+            checkpoint.save(state, checkpoint_id="folder")  # each rank writes its part
+            checkpoint.load(state, checkpoint_id="folder")  # model and optimizer have it now
+
+        A unit's parameters are one row of numbers, so load it with the same ``shard``. All ranks
+        call it, with the optimizer of ``module``'s parameters, stepped or new.
+        """
+        return sharded_state(self.module, self.units, optimizer)
 
     def _apply(self, fn: Any, recurse: bool = True) -> ShardedModel:
         """Refuse to move or convert the model: ``to()``, ``cuda()``, ``half()`` come before it is

@@ -89,10 +89,3 @@ def test_train_gets_its_arguments_as_they_are_and_is_called_labkit_train(monkeyp
     monkeypatch.setitem(sys.modules, "labkit.train", train)
     assert cli.main(["train", "translate", "--world_size", "2", "--help"]) == 0
     assert given == {"labkit train": ["translate", "--world_size", "2", "--help"]}
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["translate", "--help"]])
-def test_the_help_of_train_calls_it_as_it_was_called(arguments, capsys):
-    with pytest.raises(SystemExit, match="0"):
-        cli.main(["train", *arguments])
-    assert capsys.readouterr().out.startswith(f"usage: labkit train {'' if arguments[1:] else '[-h]'}")

@@ -115,13 +115,6 @@ def test_a_stored_page_has_the_stored_guess_and_writes_nothing(kept_page, hidden
     assert (hidden.value, hidden.given) == (None, False)  # in a live notebook the reader is asked
 
 
-def test_who_stores_the_page_keeps_its_answers(kept_page, hidden, monkeypatch):
-    monkeypatch.setenv(store.KEPT, "1")
-    hidden.feedback(0.7234, as_if={"if nothing overlapped": 0.0})
-    kept = json.loads(kept_page.read_text())["hidden"]
-    assert kept == dict(guess=0.5, answer=0.7234, measured=True, undecided=False, left_out="", term="", chance=0.4468)
-
-
 ASKS = re.compile(r"\bguess\(\s*\"(\w+)\"")
 NEEDS = re.compile(r"\bguess\.(\w+)")
 

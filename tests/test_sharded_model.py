@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import checkpoint as distributed_checkpoint
 from torch.utils.checkpoint import checkpoint
 
 from labkit import models, shard
@@ -282,6 +283,49 @@ def gradients_on_their_way(n_layers: int) -> list[int]:
 
 def test_only_two_units_whole_gradients_are_kept_until_they_have_arrived(two):
     assert two.run(gradients_on_their_way, 5).values == [[1, 2, 2, 2, 2]] * 2
+
+
+# --- a checkpoint ---------------------------------------------------------------------------------
+
+OPTIMIZERS = {"AdamW": {"lr": 0.05}, "SGD": {"lr": 0.1, "momentum": 0.9}}
+
+
+def steps_of(model, optimizer, steps, shares):
+    for step in steps:
+        loss_of(model, step, shares).backward()
+        getattr(model, "finish_gradient_synchronization", lambda: None)()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def saves_or_goes_on(kind, name, folder, saves):
+    """Train for two steps and save; or load into a model with other weights, and train on."""
+    plain = made(kind)
+    if not saves:
+        for parameter in plain.parameters():
+            nn.init.zeros_(parameter)
+    model = shard.ShardedModel(plain)
+    optimizer = vars(torch.optim)[name](model.parameters(), **OPTIMIZERS[name])
+    if saves:
+        steps_of(model, optimizer, range(2), shares=True)
+        distributed_checkpoint.save(model.sharded_state(optimizer), checkpoint_id=folder)
+    else:
+        distributed_checkpoint.load(model.sharded_state(optimizer), checkpoint_id=folder)
+        steps_of(model, optimizer, range(2, 4), shares=True)
+    return model.full_parameters()
+
+
+@pytest.mark.parametrize(("kind", "name", "world_size"), [(Layers, "AdamW", 4), (Tied, "AdamW", 1), (Layers, "SGD", 4)])
+def test_a_checkpoint_of_two_ranks_goes_on_at_another_world_size(two, kind, name, world_size, tmp_path):
+    two.run(saves_or_goes_on, kind, name, str(tmp_path), saves=True)
+    run = launch(
+        saves_or_goes_on, kind, name, str(tmp_path), saves=False, world_size=world_size, backend="gloo", threads=1
+    )
+    alone = made(kind)
+    steps_of(alone, vars(torch.optim)[name](alone.parameters(), **OPTIMIZERS[name]), range(4), shares=False)
+    for weights in run.values:
+        for key, parameter in alone.named_parameters():
+            torch.testing.assert_close(weights[key], parameter.detach(), rtol=0, atol=1e-9, msg=key)
 
 
 # --- gathered ahead -------------------------------------------------------------------------------

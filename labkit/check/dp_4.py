@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from labkit.check.calls import calls_have_ended, recorded
 from labkit.check.harness import Finding, TaskClaims
+from labkit.check.plain import close
 
 NONE = "parameters without a gradient (grad is None)"
 UNLIKE = "gradients that lie transposed in memory, first.weight's on rank 0, last.weight's on the others"
@@ -68,7 +69,7 @@ class Case(NamedTuple):
             (rank, name)
             for rank in range(self.world_size)
             for name, mean in means
-            if not _close(seen[rank]["gradients"][name], mean)
+            if not close(seen[rank]["gradients"][name], mean)
         ]
 
 
@@ -81,13 +82,6 @@ def _none_named() -> Iterator[None]:
         if "<class 'NoneType'>" in str(error):
             raise TypeError("torch.distributed was given a gradient that is None") from error
         raise
-
-
-def _close(found: Any, expected: Any) -> bool:
-    """Return whether a gradient is equal up to rounding, or None where None is expected."""
-    if found is None or expected is None:
-        return found is expected
-    return found.shape == expected.shape and bool(found.allclose(expected, rtol=1e-9, atol=1e-12))
 
 
 def averaging(plain: Case) -> TaskClaims:
@@ -120,7 +114,7 @@ def _instead(case: Case, seen: Any, rank: int, name: str) -> str:
     if mean is None:
         return "was None, and it was given one, so an optimizer would change it: skip it where grad is None"
     for other, shard in enumerate(shards):
-        if all(_close(found["gradients"][name], shard) for found in seen):
+        if all(close(found["gradients"][name], shard) for found in seen):
             return f"is that of rank {other}'s shard, on every rank: {case.how}"
     for numbers, instead in (
         (None, "is gone (None): change it in place, or put the mean there"),
@@ -129,7 +123,7 @@ def _instead(case: Case, seen: Any, rank: int, name: str) -> str:
         (mean / 3, "is 3 times too small: it is the mean divided by the world size once more"),
         (shards[rank] / 3, "is that of its own shard divided by 3: sum over the ranks as well"),
     ):
-        if _close(seen[rank]["gradients"][name], numbers):
+        if close(seen[rank]["gradients"][name], numbers):
             return instead
     return f"is neither the mean over the ranks (to 9 digits), nor their sum, nor its own: {case.how}"
 

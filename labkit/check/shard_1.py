@@ -17,6 +17,7 @@ from torch import nn
 from labkit.base.texts import listed
 from labkit.check.calls import calls_have_ended, recorded
 from labkit.check.harness import Finding, TaskClaims
+from labkit.check.plain import close
 
 N = 3  # ranks
 TASK = TaskClaims(given=["__init__", "add_param_group", "_parameters", "state_dict", "load_state_dict"])
@@ -228,10 +229,6 @@ def plain(case: Training) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
 
 def weights(model: Any) -> dict[str, Any]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-
-
-def close(found: Any, expected: Any) -> bool:
-    return isinstance(found, torch.Tensor) and found.shape == expected.shape and found.allclose(expected, 1e-9, 1e-12)
 
 
 TRAININGS = [Training("SGD", {"lr": 0.1, "momentum": 0.9}), Training("AdamW", {"lr": 0.1, "weight_decay": 0.2})]

@@ -37,9 +37,9 @@ def fsdp_step(
     """Return a step of rank 0 with a ShardedModel as it should be: an event table, from its start.
 
     Each unit is gathered before its forward and before its backward pass, and its gradients leave
-    by a reduce_scatter after it, on one channel, one after the other. With ``prefetch`` the next
-    unit's all_gather is handed over once this one begins to compute, unless it is the same unit, as
-    where forward turns into backward. ``bucket`` is the unit's number.
+    by a reduce_scatter after it, once the last but one has arrived. All go over one channel. With
+    ``prefetch`` the next unit's all_gather is handed over when this one begins to compute, but not
+    where that is the same unit: where forward turns into backward. ``bucket`` is the unit's number.
 
     ========  ==============  ===================================================================
     lane      name
@@ -74,6 +74,7 @@ def fsdp_step(
 
     numbers = [*range(len(units))]
     passes = [("forward", k) for k in numbers] + [("backward", k) for k in reversed(numbers)]
+    scattered_s: list[float] = []  # when gradients have arrived
     ahead_s: float | None = None  # when the unit is there that was gathered ahead
     for (name, k), following in zip(passes, [*(k for _, k in passes[1:]), None], strict=True):
         arrives_s = send("all_gather", k, units[k].weight_bytes) if ahead_s is None else ahead_s
@@ -83,7 +84,8 @@ def fsdp_step(
             ahead_s = send("all_gather", following, units[following].weight_bytes)
         compute(name, k, now_s + (units[k].forward_s if name == "forward" else units[k].backward_s))
         if name == "backward":
-            send("reduce_scatter", k, units[k].gradient_bytes)
+            compute("wait", k, max(now_s, *scattered_s[-2:-1], 0.0))
+            scattered_s.append(send("reduce_scatter", k, units[k].gradient_bytes))
     compute("wait", None, max(now_s, free_s))
     compute("optimizer", None, now_s + optimizer_s)
     return event_table((0, lane, name, 0, None, None, *rest) for lane, name, *rest in rows)

@@ -81,7 +81,7 @@ def _add_tree(archive: Archive, tree: str) -> None:
 
 # --- CMU 11-868 -----------------------------------------------------------------------------------
 
-ALIKE = ("data_source", "limit", "max_length", "vocab_size", "size", "n_layer", "n_devices", "epochs", "warmup_epochs")
+ALIKE = ("data_source", "limit", "max_length", "vocab_size", "size", "n_layer", "n_devices", "epochs")
 
 
 class Problem(NamedTuple):

@@ -72,6 +72,9 @@ class Run:
         """Return the seconds of each repeat, a column per way: see :func:`labkit.stats.repeats`."""
         return stats.repeats(self.events, by, name)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_call": None}  # a lambda could not be pickled
+
     def to_script(self, path: str | Path) -> Path:
         """Write the function as a script for torchrun that needs no lab, and return where.
 
@@ -79,6 +82,7 @@ class Run:
         written as they are now. Raises ValueError that names what cannot be written, such as a
         model that the function did not make, and FileExistsError where another file is.
         """
+        __tracebackhide__ = True
         from labkit.ranks import script
 
         if self._call is None:

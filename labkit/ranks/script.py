@@ -47,6 +47,7 @@ def from_call(
     ``init``: the script forms the process group. ``shown``: it prints what each rank returns.
     Raises ValueError for what cannot be written.
     """
+    __tracebackhide__ = True
     parts = ScriptParts()
     line = parts.call(call)
     _raise(parts.problems)
@@ -70,6 +71,7 @@ def from_cells(
     ``given``: variables that the ranks were given from elsewhere. Each rank prints the value of a
     cell's last line. Raises ValueError for what cannot be written.
     """
+    __tracebackhide__ = True
     numbered = [(i, re.sub(r"\A\s*%%(rank|px).*", "", source), on) for i, (source, on) in enumerate(cells, 1)]
     _raise([problem for i, source, _ in numbered for problem in _only_in_notebook(i, source)])
     parts = ScriptParts()
@@ -85,6 +87,7 @@ def from_cells(
 
 def write(path: str | Path, text: str) -> Path:
     """Write a script, and return where. Raises FileExistsError where another kind of file is."""
+    __tracebackhide__ = True
     path = Path(path)
     if path.exists() and not path.read_text(errors="replace").startswith(FIRST_LINE):
         raise FileExistsError(
@@ -95,12 +98,14 @@ def write(path: str | Path, text: str) -> Path:
 
 
 def _raise(problems: list[str]) -> None:
+    __tracebackhide__ = True
     if problems:
         lines = "".join(f"\n- {each}" for each in dict.fromkeys(problems))
         raise ValueError(f"this cannot be written as a script:{lines}")
 
 
 def _text(parts: ScriptParts, world_size: int, link: Link | None, name: str, blocks: list[str]) -> str:
+    __tracebackhide__ = True
     _raise(parts.problems)
     head = [f'{FIRST_LINE}\n\ntorchrun --nproc-per-node={world_size} {name}\n"""']
     if link is not None:

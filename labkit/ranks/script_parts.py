@@ -121,17 +121,19 @@ class ScriptParts:
         elif own_name != name:
             self.need(own_name, value, who)
             self.definitions.append(f"{name} = {own_name}")
-        elif value in STAND_INS if isinstance(value, LabName) else False:
-            self.definitions.append(self.source(STAND_INS[value], OWN_NAMES.__getitem__, name))
         elif isinstance(value, LabName):
-            self._write_from_lab(*value, who)
+            self._write_from_lab(value, who)
         elif is_code(value):
             self._write_from_cell(value, who)
         else:
             literal = self.literal(value, f"{name}, used by {who},")
             self.definitions.append(f"{name} = {laid_out(literal, before=len(name) + 3)}")
 
-    def _write_from_lab(self, module: str, name: str, who: str) -> None:
+    def _write_from_lab(self, value: LabName, who: str) -> None:
+        module, name = value
+        if value in STAND_INS:
+            self.definitions.append(self.source(STAND_INS[value], OWN_NAMES.__getitem__, name))
+            return
         text = _lab_source(module)
         statement = binding(parsed(text), name)
         if name == "TodoError":
@@ -184,6 +186,8 @@ class ScriptParts:
     def _need_free_name(
         self, name: str, look_up: Callable[[str], Any], modules: dict[str, types.ModuleType], who: str
     ) -> None:
+        if name == "__name__":
+            return
         try:
             value = look_up(name)
         except KeyError:
@@ -257,7 +261,7 @@ class ScriptParts:
         left = kept(value)
         kind = type(value).__name__
         if isinstance(left, LeftOut):
-            self.problems.append(f"{what} is {left.description}: make it inside the function")
+            self.problems.append(f"{what} is {left.description}: make it where it is used")
             return "..."
         if is_lambda(value):
             self.problems.append(f"{what} is a lambda, or holds one: name it by def")

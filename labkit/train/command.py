@@ -74,14 +74,12 @@ class StartFlags:
     master_ip: str = option("127.0.0.1", "an address of rank 0's machine, for all ranks alike", "--master-addr")
     master_port: int = option(11868, "where rank 0 listens")
     timeout_s: float = option(300.0, "seconds that ranks wait for each other, to meet and in each collective")
-    time_limit_s: float = option(DAY_S, "seconds after which ranks that this command starts are ended")
     backend: str = option("auto", "auto: NCCL where each rank has a GPU, else gloo", choices=BACKENDS)
 
     def __post_init__(self) -> None:
         check_options(self, {"local_rank": (0, 10**6), "master_port": (1, 65535)})
-        for name in ("timeout_s", "time_limit_s"):
-            if (seconds := getattr(self, name)) > MAX_S:
-                raise ValueError(f"{name} is {seconds}, expected at most {MAX_S:,.0f} seconds")
+        if self.timeout_s > MAX_S:
+            raise ValueError(f"timeout_s is {self.timeout_s}, expected at most {MAX_S:,.0f} seconds")
 
     def size(self, default: int) -> int:
         """Return the world size, that of a group which is up already if this process is in one.
@@ -221,9 +219,8 @@ def _run(task: Task, parser: Any, flags: list[str]) -> None:
     if plan.is_rank:
         _be_a_rank(task, plan, data)
         return
-    options: dict[str, Any] = {"world_size": plan.world_size, "backend": start.backend, "timeout_s": start.time_limit_s}
     try:
-        run = launch(task.train, config, data, **options)
+        run = launch(task.train, config, data, world_size=plan.world_size, backend=start.backend, timeout_s=DAY_S)
     except BAD_INPUT as error:  # a plan that cannot be: no rank has started
         parser.error(str(error))
     _finish(task, plan, run.values, run.events)

@@ -44,8 +44,7 @@ class GlueConfig:
     - ``sync``: one of :data:`labkit.train.trainer.SYNC_METHODS`; ``"none"`` is for one process.
     - ``dropout=False`` turns it off, so that runs can be compared to the last digit. With it, each
       rank draws its own.
-    - ``max_grad_norm``: the gradient's norm is clipped to it, and ``clip`` says when: ``"after"``
-      the ranks have agreed, or each rank its own ``"before"``, which trains something else.
+    - ``max_grad_norm``: the gradient's norm is clipped to it, once the ranks have agreed.
     - ``precision``: ``"fp32"``, or ``"bf16"`` for a forward pass under autocast.
     - ``iterations``: end after so many, on the way to ``epochs``.
     - ``do_train``, ``do_eval``: train; take the accuracy after each epoch.
@@ -71,7 +70,6 @@ class GlueConfig:
     sync: str = option("all_reduce", "how the ranks agree on gradients", choices=SYNC_METHODS)
     dropout: bool = option(True, "without it, runs can be compared to the last digit")
     max_grad_norm: float = option(1.0, "norm to which the gradient is clipped")
-    clip: str = option("after", "after the ranks have agreed, or before", choices=("after", "before"))
     precision: str = option("fp32", "of the forward pass", choices=("fp32", "bf16"))
     iterations: int | None = option(None, "end after so many; None: after all epochs")
     do_train: bool = option(True, "train; with neither this nor --do-eval: both")
@@ -83,11 +81,6 @@ class GlueConfig:
         check_options(self, _BOUNDS)
         if self.epochs % 1:  # the assignment writes 3.0
             raise ValueError(f"epochs is {self.epochs!r}, expected a whole number")
-        if self.clip == "before" and not SYNC_METHODS[self.sync].finish:
-            raise ValueError(
-                f"clip is 'before' and sync {self.sync!r}, which leaves no moment between backward and synchronisation; "
-                "expected gather_scatter, all_reduce or bucketed"
-            )
 
     @property
     def default_world_size(self) -> int:
@@ -192,8 +185,7 @@ class GlueRun:
             self.steps * int(config.epochs),
             sync=SYNC_METHODS[config.sync],
             ramp_steps=1,
-            clip=lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm),
-            clip_local=config.clip == "before",
+            max_grad_norm=config.max_grad_norm,
         )
         self.accuracy: list[float] = []
 

@@ -72,14 +72,14 @@ def record(results: Sequence[TrainingResult]) -> pd.DataFrame:
     return pd.concat([result.steps for result in ranks], ignore_index=True)
 
 
-def without_warm_up(steps: pd.DataFrame, epochs: int = 1, first_steps: int = 3) -> pd.DataFrame:
-    """Return the steps that count: those after the first ``epochs``.
+def without_warm_up(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the steps that count: those after the first epoch.
 
-    Where that leaves none, those of each epoch without its ``first_steps``, at least one.
+    Where there is no other, that without its first three steps, but for one at least.
     """
-    later = steps[steps.epoch > epochs]
-    number = steps.groupby(["rank", "epoch"]).cumcount()
-    return later if len(later) else steps[number >= min(first_steps, number.max())]
+    later = steps[steps.epoch > 1]
+    number = steps.groupby("rank").cumcount()
+    return later if len(later) else steps[number >= min(3, number.max())]
 
 
 def epoch_seconds(steps: pd.DataFrame) -> pd.Series:
@@ -114,8 +114,7 @@ def merge(results: Sequence[TrainingResult]) -> dict[str, Any]:
     """
     steps = record(results)
     first = min(results, key=lambda result: result.rank)
-    warm_up = (first.config[name] for name in ("warmup_epochs", "warmup_steps") if name in first.config)
-    counted = without_warm_up(steps, *warm_up)
+    counted = without_warm_up(steps)
     losses = steps.loss[steps["rank"] == 0]
     return {
         "data_source": first.data_source,

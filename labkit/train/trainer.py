@@ -178,9 +178,7 @@ class Trainer:
       0 at ``total_steps``, both linearly, as ``lr_scheduler`` has it.
     - ``sync``: how every rank's gradients become their mean over ranks. ``model`` is the wrapped
       module that it wants, ``module`` always the plain one.
-    - ``clip(parameters)``: change the mean gradient before the optimizer's step, such as by
-      torch.nn.utils.clip_grad_norm_. With ``clip_local`` every rank's own gradient instead, before
-      they are averaged: a mistake to look at.
+    - ``max_grad_norm``: the norm to which the mean gradient is clipped, if any.
     - ``keep_gradients``: copy those of the first step into ``kept_gradients``: ``"local"`` (this
       rank's own) and ``"averaged"``.
     - ``devices``: those over which the model is spread already, and then it is not moved.
@@ -201,15 +199,14 @@ class Trainer:
         devices: Sequence[torch.device] | None = None,
         spans: bool = True,
         ramp_steps: int = RAMP_STEPS,
-        clip: Callable[[list[torch.nn.Parameter]], Any] | None = None,
-        clip_local: bool = False,
+        max_grad_norm: float | None = None,
     ):
         self.devices, self.world_size = devices or [device()], world().size
         self.module = model if devices else model.to(self.devices[0])
         self.device = next(model.parameters()).device  # a virtual device is plain cpu to torch
         self.model = sync.wrap(self.module) if self.world_size > 1 else self.module
         self.loss_fn, self.sync, self.spans = loss_fn, sync, spans
-        self.clip, self.clip_local = clip, clip_local
+        self.max_grad_norm = max_grad_norm
         self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=learning_rate)
 
         def share_of_rate(step: int) -> float:
@@ -231,12 +228,10 @@ class Trainer:
         """
         loss = self.local_gradients(batch, targets)
         self._keep("local")
-        if self.clip and self.clip_local:
-            self.clip(list(self.module.parameters()))
         self.sync_gradients()
         self._keep("averaged")
-        if self.clip and not self.clip_local:
-            self.clip(list(self.module.parameters()))
+        if self.max_grad_norm:
+            nn.utils.clip_grad_norm_(self.module.parameters(), self.max_grad_norm)
         return loss
 
     def local_gradients(self, batch: Any | None, targets: int) -> torch.Tensor:
@@ -269,12 +264,6 @@ class Trainer:
         if self.kept_gradients is not None and self.step == 0:
             parameters = self.module.named_parameters()
             self.kept_gradients[name] = {n: p.grad.detach().cpu().clone() for n, p in parameters if p.grad is not None}
-
-    def train_step(self, batch: Any | None, targets: int) -> torch.Tensor:
-        """Do one step of all ranks. Return the local loss, summed over targets."""
-        loss = self.gradients(batch, targets)
-        self.update()
-        return loss
 
     def update(self) -> None:
         """Take the step that the gradients ask for."""

@@ -28,8 +28,6 @@ _BOUNDS = {
     "vocab_size": (259, 10**6),
     "max_length": (4, 10**5),
     "seed": (0, 2**32 - 1),
-    "warmup_epochs": (0, 10**9),
-    "warmup_steps": (0, 10**9),
     **dict.fromkeys(("n_micro", "n_devices", "n_layer"), (1, 1000)),
 }
 
@@ -48,7 +46,6 @@ class TranslateConfig:
     - ``size``: as :func:`labkit.models.gpt2` takes it, with ``n_layer`` blocks instead of its own.
     - ``learning_rate``: the highest; None stands for one that suits the size. ``ramp_steps``: the
       steps in which it rises.
-    - ``warmup_epochs``, ``warmup_steps``: which :func:`labkit.train.metrics.without_warm_up` drops.
     - ``bleu=False`` leaves out the translations; ``save_gradients`` keeps those of the first batch.
     - ``output_dir``: where the command writes what came of it.
 
@@ -66,8 +63,6 @@ class TranslateConfig:
     learning_rate: float | None = option(None, "the highest; None: what suits the size", "--lr")
     ramp_steps: int = option(RAMP_STEPS, "first steps, in which the learning rate rises to it")
     seed: int = option(0, "of the model's first weights")
-    warmup_epochs: int = option(1, "first epochs that the averages leave out")
-    warmup_steps: int = option(3, "first steps left out where no epoch can be")
     bleu: bool = option(True, "translate the test sentences")
     save_gradients: bool = option(False, "store each rank's gradients of the first batch")
     mode: str = option(DATA_PARALLEL, "how devices share the work", "--model-parallel-mode", choices=MODES)

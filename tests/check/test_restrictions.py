@@ -137,9 +137,3 @@ def test_in_11_868_nothing_else_may_communicate():
     source = IN_A_FUNCTION + "    import torch.multiprocessing as mp\n    mp.Process(print)\n    mp.Queue()\n"
     assert found(source) == []
     assert found(source, "11-868") == ["labkit/dp.py, line 8: torch.multiprocessing.Queue is"]
-
-
-def test_in_11_868_a_new_import_is_found_wherever_it_stands():
-    source = "import enum as e\n" + HEAD.replace("import random\n", "") + "def f():\n    from math import pi, tau\n"
-    assert found(source) == []
-    assert found(source, "11-868") == ["labkit/dp.py, lines 1 and 6: enum, math.pi and math.tau are"]

@@ -115,15 +115,6 @@ def test_without_a_run_each_warning_names_a_command(tmp_path):
         assert sum("ake " in line and "python -m labkit.train" in line for line in archive.warnings) == n_warnings
 
 
-def test_the_report_of_cos598d_has_the_runs_numbers_and_names_those_that_are_missing(tmp_path):
-    folder = write_run(tmp_path, "ddp", sync="ddp")
-    merged = json.loads((folder / "merged.json").read_text()) | {"backend": "gloo"}
-    (folder / "merged.json").write_text(json.dumps(merged | {"accuracy": [0.5, 0.625], "seconds_per_iteration": 0.25}))
-    lines = assignments.report_of_glue(tmp_path).splitlines()
-    assert any("ddp" in line and "0.5000, 0.6250" in line and "0.25" in line for line in lines)
-    assert sum("not run: `python -m labkit.train glue --sync" in line for line in lines) == 3
-
-
 # --- the programs, unpacked -----------------------------------------------------------------------
 
 

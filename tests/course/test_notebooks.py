@@ -268,16 +268,6 @@ def test_a_wrong_notebook_is_rejected_with_its_fault(spoil, breach):
     assert breach in "\n".join(machinery.breaches(notebook))
 
 
-def test_the_contract_command_names_notebook_and_breach(tmp_path, capsys):
-    good, bad = good_notebook(), good_notebook()
-    bad.metadata["widgets"] = {}
-    machinery.store(tmp_path / "good.ipynb", good)
-    machinery.store(tmp_path / "bad.ipynb", bad)
-    assert machinery.main(["contract", str(tmp_path / "good.ipynb")]) == 0
-    assert machinery.main(["contract", str(tmp_path / "good.ipynb"), str(tmp_path / "bad.ipynb")]) == 1
-    assert capsys.readouterr().err.startswith("bad.ipynb: metadata.widgets")
-
-
 def test_tracebacks_and_stderr_are_stored_without_paths_of_this_machine(monkeypatch):
     project = Path("/srv/my course ü/labkit")  # whole: there is a space in it
     packages = f"{project}/.venv/lib/python3.11/site-packages"

@@ -8,7 +8,7 @@ import pytest
 from drawn_artists import on_screen, overlapping
 from matplotlib.patches import FancyArrowPatch
 
-from labkit.draw.cells import Cell, GridStep, cell_panel, cells_of, in_lines, printed_steps
+from labkit.draw.cells import Cell, GridStep, cell_panel, cells_of, in_lines
 from labkit.draw.painter import panel_figure
 from labkit.draw.panel import LINK_COLUMNS
 from labkit.draw.picture import drawn_data
@@ -46,12 +46,6 @@ def grid(n=3, links=(), left_out=(), n_steps=1):
     return cell_panel(
         cells, [f"rank {r}" for r in range(n)], columns, [str(step) for step in range(n_steps)], links=arrows
     )
-
-
-def test_of_a_grid_the_first_the_middle_and_the_last_step_are_printed():
-    panel = grid(n_steps=7)
-    assert [step for _, step, _ in printed_steps(panel, "abcdefg")] == [0, 3, 6]
-    assert [step for _, step, _ in printed_steps(panel, "ab")] == [0, 1]
 
 
 def test_every_cell_stands_in_its_grid_row_and_column_and_an_empty_place_is_told():

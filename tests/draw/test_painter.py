@@ -24,14 +24,6 @@ def panel(*ends: float, title: str = "", **more: Any) -> TimedPanel:
     return TimedPanel(pd.DataFrame(rows, columns=list(BAR_COLUMNS)), len(ends), beside, title, marks=marks, **more)
 
 
-def test_rows_labels_marks_and_titles_are_drawn():
-    (ax,) = panel_figure([panel(1.0, 3.0, title="Two bars")], AXIS, note="as measured").axes
-    assert {text.get_text() for text in ax.texts} == {"bar 0", "bar 1"}
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["a group"]
-    assert [label.get_text() for label in ax.get_yticklabels(minor=True)] == ["a row"]
-    assert ax.get_title(loc="left") == "Two bars" and ax.get_xlabel() == "time (s)"
-
-
 def test_panels_on_one_axis_have_one_scale_and_another_axis_has_its_own():
     axes = panel_figure([panel(1.0), panel(5.0), panel(0.01, axis=time_axis(0.01))], AXIS).axes
     assert [ax.get_xlim()[1] for ax in axes] == pytest.approx([5.05, 5.05, 20])

@@ -54,11 +54,6 @@ def strips(ax):
     return [(times, heights) for times, heights, _ in sorted(found, key=lambda strip: strip[2])]
 
 
-def area(times, heights):
-    """Under an outline, by the shoelace formula."""
-    return abs(np.dot(times, np.roll(heights, 1)) - np.dot(heights, np.roll(times, 1))) / 2
-
-
 # --- time -----------------------------------------------------------------------------------------
 
 
@@ -100,17 +95,6 @@ def test_the_peak_of_every_rank_stands_beside_it(five):
     ]  # half of (v - 1)n + 2(n - 1 - r) + 1
     assert max(shown["ZB-H1"]) == "4"
     assert set(shown["ZB-V"]) == {"4"}  # 2n halves are the n of 1F1B's first rank
-
-
-def test_the_area_of_a_strip_is_the_time_that_its_micro_batches_are_kept(five, five_tables):
-    row = strips(five.axes[0])[0][1].max() / 8  # so high is one micro-batch
-    for ax, (title, events) in zip(five.axes, five_tables.items(), strict=True):
-        share = 0.5 if events["stage"].nunique() > 4 else 1.0
-        frees = "backward" if (events["name"] == "backward").any() else "weight_grad"
-        for rank, (times, heights) in enumerate(strips(ax)):
-            ops = events[events["rank"] == rank]
-            kept_s = ops[ops["name"] == frees]["end_s"].sum() - ops[ops["name"] == "forward"]["start_s"].sum()
-            assert area(times, heights) == pytest.approx(kept_s * share * row), (title, rank)
 
 
 # --- the figure as a whole ------------------------------------------------------------------------

@@ -72,16 +72,6 @@ def test_a_step_says_what_begins_what_goes_on_and_which_ranks_are_idle():
     assert "ranks 1 and 2 idle: done" in end
 
 
-def test_a_measured_op_says_how_far_it_is_from_the_prediction():
-    ideal = simulate(gpipe(2, 2))
-    measured = ideal.assign(start_s=100 + 1.1 * ideal.start_s, end_s=100 + 1.1 * ideal.end_s)
-    bars = words(measured, ideal=ideal)["bar"]
-    *_, last = said_of(
-        [text for text in bars if "measured" in text], "0F1: forward pass of micro-batch 1, stage 0, measured"
-    )
-    assert last == "It began 0.1 s later than predicted and took 0.1 s longer."
-
-
 def test_what_is_not_an_op_says_where_it_ran_and_its_size_and_a_gap_what_runs_meanwhile():
     rows = [(rank, "compute", "backward", None, None, None, None, None, 0.0, 1.0) for rank in (0, 1)]
     rows += [(rank, "compute", "optimizer", None, None, None, None, None, 3.0, 4.0) for rank in (0, 1)]

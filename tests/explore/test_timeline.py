@@ -133,8 +133,3 @@ def test_what_is_no_table_is_refused():
         Timeline([1, 2])
     with pytest.raises(ValueError, match=r"Timeline\(ideal\) is empty"):
         Timeline(simulate(gpipe(2, 2)), ideal=simulate(gpipe(2, 2))[:0])
-
-
-def test_a_table_that_is_not_a_step_of_its_schedule_is_refused():
-    with pytest.raises(ValueError, match="events"):
-        Timeline(simulate(one_f_one_b(2, 4)), gpipe(2, 4))

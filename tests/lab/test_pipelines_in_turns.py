@@ -99,14 +99,6 @@ def test_only_the_way_that_ranks_take_together_runs_on_both_and_its_loss_may_be_
     assert {name: len(seconds) for name, seconds in run.op_s("alone").items()} == {"forward": 2, "backward": 2}
 
 
-def test_what_makes_threads_longer_than_predicted_adds_up_to_the_difference():
-    ways = {"model parallel": (8.0, 12.0, 4.0), "cut, no overlap": (10.0, 13.0, 5.0), "threads": (7.0, 14.0, 6.0)}
-    table = translation_ways.MeasuredTable(ways, index=["forward", "backward", "others"])
-    longer = translation_ways.threads_longer_ms(table, 5 / 8)
-    predicted = 8 * 5 / 8 + 12 + 4
-    assert sum(longer.values()) == pytest.approx(7 + 14 + 6 - predicted)
-
-
 def test_two_workers_are_compared_with_one_for_each_work():
     found = two_workers.times_as_fast({"none": lambda: None, "sleep": lambda: time.sleep(0.01)}, rounds=7)
     assert [*found] == ["none", "sleep"] and found["sleep"].median > 1  # two sleep at the same time

@@ -39,16 +39,6 @@ def done_by(a_worker: Worker, function: Callable[..., Any], *arguments: Any) -> 
     return task.result()
 
 
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    """Let torch use two threads for an operation here, however many it does elsewhere in the
-    tests."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 # --- errors ---------------------------------------------------------------------------------------
 
 
@@ -121,26 +111,6 @@ def test_a_task_that_is_done_keeps_its_result_alone_and_an_idle_worker_nothing()
         assert gone(used) and result() is not None
         del task
         assert gone(result)
-
-
-# --- threads of torch -----------------------------------------------------------------------------
-
-
-def fresh_threads_number() -> int:
-    """How many threads an operation would use in a thread that has not done one yet."""
-    found: list[int] = []
-    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
-    thread.start()
-    thread.join()
-    return found[0]
-
-
-@pytest.mark.parametrize(("count", "share"), [(1, 2), (2, 1), (3, 1)])
-def test_workers_share_the_callers_threads_and_leave_others_alone(two_threads, count, share):
-    with working(count) as workers:
-        assert [done_by(each, torch.get_num_threads) for each in workers] == [share] * count
-        assert (torch.get_num_threads(), fresh_threads_number()) == (2, 2)
-        assert [done_by(each, torch.get_num_threads) for each in workers] == [share] * count
 
 
 # --- the end --------------------------------------------------------------------------------------

@@ -253,6 +253,12 @@ def test_a_hang_is_named_and_variables_stay(two):
     assert sums(two) == ["2.0", "2.0"]
 
 
+def test_a_second_hang_s_stacks_are_its_own(two):
+    for _ in range(2):
+        error = fails(two, "if rank == 0: dist.barrier()", LaunchTimeout)
+        assert error.stacks[0].count("in <module>") == 1
+
+
 @pytest.mark.parametrize(
     "source",
     [

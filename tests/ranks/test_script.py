@@ -11,6 +11,7 @@ import itertools
 import linecache
 import math
 import os
+import pickle
 import subprocess
 import sys
 import types
@@ -23,7 +24,9 @@ import torch.distributed as dist
 from labkit.cost import ETHERNET_1G
 from labkit.launch import launch
 from labkit.ranks import script
+from labkit.ranks.cells import Ranks
 from labkit.ranks.plain_values import Call
+from labkit.ranks.plan import decide
 from labkit.ranks.script_parts import ScriptParts
 
 
@@ -78,17 +81,17 @@ def helper():
 """
 LEFT_OUT = {
     "model(rows)": [
-        "- model, used by fn, is a torch.nn.modules.linear.Linear: make it inside the function",
-        "- rows, used by fn, is a torch.Tensor of shape (3, 4): make it inside the function",
+        "- model, used by fn, is a torch.nn.modules.linear.Linear: make it where it is used",
+        "- rows, used by fn, is a torch.Tensor of shape (3, 4): make it where it is used",
     ],
-    "lock": ["- lock, used by fn, is a _thread.lock: make it inside the function"],
-    "log.write": ["- log, used by fn, is an _io.TextIOWrapper: make it inside the function"],
+    "lock": ["- lock, used by fn, is a _thread.lock: make it where it is used"],
+    "log.write": ["- log, used by fn, is an _io.TextIOWrapper: make it where it is used"],
     "shapes": ["- shapes, used by fn, is a lambda, or holds one: name it by def"],
     "double(2)": ["- double, used by fn, is a lambda: name it by def"],
-    "helper()": ["- rows, used by helper, is a torch.Tensor of shape (3, 4): make it inside the function"],
-    "numbers": ["- numbers, used by fn, is a list of more than 1000 parts: make it inside the function"],
-    "loop": ["- loop, used by fn, is a list of more than 1000 parts: make it inside the function"],
-    "counter": ["- counter, used by fn, is a __main__.Counter: make it inside the function"],
+    "helper()": ["- rows, used by helper, is a torch.Tensor of shape (3, 4): make it where it is used"],
+    "numbers": ["- numbers, used by fn, is a list of more than 1000 parts: make it where it is used"],
+    "loop": ["- loop, used by fn, is a list of more than 1000 parts: make it where it is used"],
+    "counter": ["- counter, used by fn, is a __main__.Counter: make it where it is used"],
     "nothing": ["- fn uses nothing, which is not made there"],
     "get_ipython()": ["- fn uses get_ipython, which only a notebook has"],
     "launch(fn)": ["- fn uses labkit.launch.launch, which works in the lab alone"],
@@ -108,9 +111,9 @@ def test_arguments_that_cannot_be_written_are_all_named_and_no_file_is(cells, tm
     fn = cells.run("def fn(*rows, scale): return scale")["fn"]
     run = launch(functools.partial(fn, torch.ones(2)), [torch.ones(1)], 3, scale=torch.nn.ReLU(), world_size=1)
     assert problems(lambda: run.to_script(tmp_path / "script.py")) == [
-        "- argument 1 of fn is a torch.Tensor of shape (2,): make it inside the function",
-        "- argument 2 of fn is a list with a torch.Tensor of shape (1,) in it: make it inside the function",
-        "- argument scale of fn is a torch.nn.modules.activation.ReLU: make it inside the function",
+        "- argument 1 of fn is a torch.Tensor of shape (2,): make it where it is used",
+        "- argument 2 of fn is a list with a torch.Tensor of shape (1,) in it: make it where it is used",
+        "- argument scale of fn is a torch.nn.modules.activation.ReLU: make it where it is used",
     ]
     assert not list(tmp_path.iterdir())
 
@@ -152,6 +155,13 @@ def test_a_run_keeps_no_argument_alive_that_no_script_can_have():
     assert kept.fn.args[1] is plain
 
 
+def test_a_run_of_a_lambda_can_be_pickled_and_that_of_a_cell_says_what_to_call(tmp_path):
+    run = pickle.loads(pickle.dumps(launch(lambda: 3, world_size=1)))
+    assert run.values == [3]
+    with pytest.raises(ValueError, match="is that of a cell, not of a function: %ranks export PATH"):
+        run.to_script(tmp_path / "script.py")
+
+
 # --- cells that cannot be written -----------------------------------------------------------------
 
 REFUSED_CELLS = {
@@ -165,7 +175,7 @@ REFUSED_CELLS = {
     "display(3)": ["- cell 2 uses display, which only a notebook has"],
     "y = pushed + weights.sum()": [
         "- cell 2 uses pushed, which is not made there",
-        "- weights, used by cell 2, is a torch.Tensor of shape (3,): make it inside the function",
+        "- weights, used by cell 2, is a torch.Tensor of shape (3,): make it where it is used",
     ],
 }
 
@@ -273,6 +283,7 @@ def test_a_script_gives_what_launch_gave_and_does_not_name_the_lab(cells):
 def test_a_script_prints_nothing_for_a_function_that_returns_nothing_and_forms_no_group_of_its_own(cells):
     fn = cells.run("""
 import os
+import pickle
 import torch.distributed as dist
 def fn():
     dist.init_process_group("gloo")
@@ -331,7 +342,7 @@ CELLS = [
     ("def twice(v):\n    global seen\n    seen = v\n    return 2 * v\n\ntwice(dist.get_rank());", [0, 1, 2]),
     ("%%rank 1\nimport os  # here\nfrom labkit.launch import device", [1]),
     ("%%rank[1]\nmodel = torch.nn.Linear(1, 1)\nfor p in model.parameters():\n    p.grad = torch.ones_like(p)", [1]),
-    ("print(seen, os.sep)", [0, 1, 2]),
+    ("print(seen, os.sep)", [1]),
     (
         "%%px\nmodel = torch.nn.Linear(1, 1)\nmodel(torch.ones(1)).sum().backward()\ndp.average_gradients(model)",
         [0, 1, 2],
@@ -371,8 +382,9 @@ if dist.get_rank() == 1:
         p.grad = torch.ones_like(p)
 
 
-# Cell 7
-print(seen, os.sep)
+# Cell 7, on rank 1
+if dist.get_rank() == 1:
+    print(seen, os.sep)
 
 
 # Cell 8
@@ -396,15 +408,24 @@ def torchrun(path, n):
     return [log.read_text() for log in sorted(path.parent.glob("*/attempt_0/*/stdout.log"))]
 
 
-def test_cells_stand_in_order_each_under_its_number_and_run_under_torchrun(tmp_path):
-    text = script.from_cells(CELLS, 3, given={"scale": 2}, name="cells.py")
+def test_cells_stand_in_order_each_under_its_number_and_give_under_torchrun_what_they_gave(tmp_path):
+    ranks, given = Ranks(decide(3, "gloo", 60.0, 1, None, False, True)), [""] * 3
+    try:
+        ranks.push(scale=2)
+        for source, on in CELLS:
+            for rank, value in zip(sorted(on), ranks.run_cell(source, "cell", on).run.values, strict=True):
+                given[rank] += f"rank {rank}: {value}\n" * bool(value)
+    finally:
+        ranks.stop()
+    text = script.from_cells(ranks.cells, 3, given={"scale": 2}, name="cells.py")
     assert text.startswith('"""From a notebook, for torchrun:\n\ntorchrun --nproc-per-node=3 cells.py\n"""\n')
     assert text.endswith(CELLS_IN_SCRIPT)
     assert "labkit" not in text
-    middle = "a\n  b\nrank {}: ((3.0, 2), 'a\\n  b')\n"
-    assert torchrun(script.write(tmp_path / "cells.py", text), 3) == [
-        f"rank {r}: tensor([3., 3.])\n{middle.format(r) * (r != 1)}{r} /\nrank {r}: tensor([1.])\n" for r in range(3)
-    ]
+    printed = torchrun(script.write(tmp_path / "cells.py", text), 3)
+    values = ["".join(line for line in each.splitlines(True) if line.startswith("rank")) for each in printed]
+    assert values == given
+    assert printed[1] == "rank 1: tensor([3., 3.])\n1 /\nrank 1: tensor([1.])\n"
+    assert printed[2].splitlines()[1:4] == ["a", "  b", "rank 2: ((3.0, 2), 'a\\n  b')"]
 
 
 def test_the_script_of_a_run_runs_under_torchrun_without_the_lab(cells, tmp_path):

@@ -73,15 +73,6 @@ def test_a_second_step_keeps_as_much_as_the_first_and_no_more(make, numbered):
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def test_stages_that_are_threads_of_one_process_are_seen_as_ranks():
-    events = simulate(gpipe(3, 2))
-    threads = pd.concat([events, spans((0, 0.0, 50.0), lane="host")]).assign(rank=0).sample(frac=1, random_state=1)
-    apart = by_stage(threads)
-    pd.testing.assert_frame_equal(apart, events)
-    assert bubble_fraction(apart) == 1 / 2 and threads["rank"].eq(0).all()
-    assert apart.attrs["row"] == "stage" and "row" not in threads.attrs
-
-
 def three_steps(durations=(5.0, 1.0, 3.0)):
     """Steps of that makespan each, one after the other, with something else between them."""
     ops = spans(*((0, 100.0 * i, 100.0 * i + each) for i, each in enumerate(durations)), name="forward")

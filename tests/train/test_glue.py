@@ -142,9 +142,6 @@ def test_a_last_batch_with_fewer_rows_than_ranks_hangs_nobody_and_loses_no_row(
 def test_the_gradient_is_clipped_once_the_ranks_have_agreed(results: Any, corpus: EntailmentCorpus) -> None:
     tight = results("all_reduce", max_grad_norm=0.01)[0]
     assert tight.steps.loss.tolist() == pytest.approx(by_hand(corpus, SMALL.epochs, 0.01)[0], rel=2e-4)
-    before = results("all_reduce", max_grad_norm=0.01, clip="before")[0]
-    assert before.steps.loss[0] == tight.steps.loss[0]
-    assert before.fingerprints[1] != tight.fingerprints[1]
 
 
 @pytest.mark.slow

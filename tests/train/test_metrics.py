@@ -22,7 +22,7 @@ SECONDS = {  # of the two steps of an epoch, by rank
 }
 
 
-def result(rank: int, config: dict[str, int] | None = None) -> TrainingResult:
+def result(rank: int) -> TrainingResult:
     """Three epochs of two steps of 500 tokens; rank 0 has 30 targets a step at a loss of 1, rank 1
     10 at a loss of 3, half of it in the last epoch."""
     rows = []
@@ -32,8 +32,7 @@ def result(rank: int, config: dict[str, int] | None = None) -> TrainingResult:
             scale = 0.5 if epoch == 3 else 1.0
             rows.append(Step(rank, len(rows) + 1, epoch, share * scale, local * scale, targets, 500, seconds))
     steps = pd.DataFrame(rows, columns=Step._fields)
-    told = config or {"warmup_epochs": 1, "warmup_steps": 3}
-    run = (rank, 2, "gloo", "cpu", 1, "generated sentences (shipped)", 12, told, "GPT-2 nano", "data_parallel", steps)
+    run = (rank, 2, "gloo", "cpu", 1, "generated sentences (shipped)", 12, {}, "GPT-2 nano", "data_parallel", steps)
     return TrainingResult(*run, [4.0, 2.0, 4 / 3], bleu=31.5)
 
 
@@ -53,27 +52,26 @@ def test_tokens_per_second_are_summed_over_ranks() -> None:
     assert metrics.merge(RUN)["tokens_per_s"]["mean"] == pytest.approx(600)
 
 
+def of_one_epoch(run: TrainingResult, n_steps: int) -> TrainingResult:
+    return replace(run, steps=run.steps.assign(epoch=1)[:n_steps])
+
+
 @pytest.mark.parametrize(
-    ("epochs", "steps", "left"),
-    [(0, 3, [1, 2, 3, 4, 5, 6]), (1, 3, [3, 4, 5, 6]), (2, 3, [5, 6]), (3, 1, [2, 4, 6]), (3, 9, [2, 4, 6])],
+    ("run", "left"),
+    [
+        (RUN, [3, 4, 5, 6]),
+        ([of_one_epoch(each, 6) for each in RUN], [4, 5, 6]),
+        ([of_one_epoch(each, 2) for each in RUN], [2]),
+    ],
 )
-def test_warm_up_is_the_first_epochs_or_the_first_steps_of_each_but_never_all(
-    epochs: int, steps: int, left: list[int]
+def test_warm_up_is_the_first_epoch_or_where_there_is_no_other_three_steps_but_never_all(
+    run: list[TrainingResult], left: list[int]
 ) -> None:
-    counted = metrics.without_warm_up(metrics.record(RUN), epochs, steps)
+    counted = metrics.without_warm_up(metrics.record(run))
     assert counted.step.tolist() == left * 2
-    merged = metrics.merge([replace(r, config={"warmup_epochs": epochs, "warmup_steps": steps}) for r in RUN])
-    assert merged["warm_up_steps"] == 6 - len(left)
+    merged = metrics.merge(run)
+    assert merged["warm_up_steps"] == merged["steps"] - len(left)
     assert merged["training_time_s"]["mean"] == pytest.approx(counted.seconds.sum() / 2 / counted.epoch.nunique())
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [([100.0, *[1.0] * 20, *[2.0] * 19, *[50.0] * 9], (20 + 38) / 39), ([3.0], 3.0), ([9.0, 1.0, 3.0], 2.0)],
-)
-def test_seconds_per_iteration_are_those_of_forty_without_the_first(seconds: list[float], expected: float) -> None:
-    steps = pd.DataFrame({"step": range(1, len(seconds) + 1), "seconds": seconds})
-    assert metrics.seconds_per_iteration(steps) == pytest.approx(expected)
 
 
 def test_what_is_saved_reads_back(tmp_path: Path) -> None:

@@ -1,9 +1,6 @@
 """Running a schedule on real ranks: the same ops as the ideal, on one clock, and what was not real
 is said."""
 
-import statistics
-from unittest import mock
-
 import pytest
 from to_do import task
 
@@ -56,20 +53,6 @@ def test_what_ran_is_the_schedule_with_stages_that_multiply_matrices(make, monke
     check_run(run)
     assert run.note.startswith("Ran on 2 ranks that multiplied matrices (2 cores here)")
     assert "emulated" not in run.measured.attrs
-
-
-@task("pipe.5")
-def test_two_schedules_take_turns_on_the_same_ranks_with_the_same_kind_of_stages(monkeypatch):
-    monkeypatch.setattr(measure.machine, "cores", lambda: 2)
-    launches = mock.Mock(side_effect=measure.run_on_ranks)
-    monkeypatch.setattr(measure, "run_on_ranks", launches)
-    plain, split = (TimedSchedule(make(2, 3), weight_grad=0.5) for make in (one_f_one_b, zero_bubble_v))
-    runs = run_schedules(plain, split, unit_s=0.001)
-    for run in runs:
-        check_run(run)
-        assert "slept instead of computing" in run.note  # for one of them that no matrix product takes
-        assert len(run.steps_s) == 9 and statistics.median(run.steps_s) == makespan(run.measured)
-    assert launches.call_count == 1
 
 
 @task("pipe.5")
