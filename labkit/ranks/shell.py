@@ -148,6 +148,7 @@ def run_cell(source: str, file: str, autoreload: str) -> tuple[str, list[str]]:
     try:
         shell.run_cell(code_of(source), store_history=False)
         error, shell.error = shell.error, None
+        shell.last_execution_result = None  # with an error's frames it would keep an old process group
         if error is not None:
             if isinstance(error, UsageError) and "not found" in str(error):
                 error.add_note(ONLY_IN_NOTEBOOK)

@@ -278,6 +278,16 @@ def test_a_hang_outside_the_default_group_is_ended_as_well(two, source):
     assert sums(two) == ["2.0", "2.0"]
 
 
+def test_a_rank_that_the_cell_does_not_run_on_is_named_as_the_one_that_is_missing(two):
+    run(two, "kept = 3")
+    error = fails(two, "dist.all_reduce(torch.ones(3))", LaunchTimeout, on=[0])
+    assert "rank 0 waits in all_reduce of 3 float32 (your cell, line 2), and rank 1 is not among the ranks" in str(
+        error
+    )
+    assert two["kept"] == [3, 3]
+    assert sums(two) == ["2.0", "2.0"]
+
+
 def test_names_that_hold_the_old_group_are_listed(two):
     run(
         two,
@@ -454,7 +464,7 @@ def test_50_hangs_in_a_row_leave_variables_and_nothing_else(monkeypatch):
         run(ranks, "import os, torch, torch.distributed as dist\nrank = dist.get_rank(); kept = 100 + rank\n" + COUNTS)
         hang = "if rank == {}: dist.all_reduce(torch.ones(3))"
         own = len(os.listdir("/proc/self/fd")), threading.active_count()
-        for i in range(3):
+        for i in range(4):  # a rank's first: torch keeps the last group whose collectives were asked for
             fails(ranks, hang.format(i), LaunchTimeout)
         before = run(ranks, "counts()").run.values
         for i in range(50):
