@@ -153,8 +153,16 @@ class Ranks:
         import pandas as pd
 
         columns = ("rank", "pid", "device", "memory_mb", "names", "doing")
+        devices, names = self.plan.devices, self._names
         rows = [
-            (h.rank, h.pid, self.plan.devices[h.rank], _memory_mb(h), ", ".join(self._names.get(h.rank, [])), _doing(h))
+            (
+                h.rank,
+                h.pid,
+                devices[h.rank],
+                _memory_mb(h),
+                ", ".join(names.get(h.rank, [])),
+                _doing(h, self._running()),
+            )
             for h in self._running().handles
         ]
         return pd.DataFrame(rows, columns=columns).astype({"pid": "Int64"})
@@ -322,8 +330,8 @@ def _memory_mb(handle: RankHandle) -> float:
         return 0.0
 
 
-def _doing(handle: RankHandle) -> str:
+def _doing(handle: RankHandle, pool: RankPool) -> str:
     """Return what a rank is doing, in a few words."""
     if (status := handle.poll()) is not None:
         return how_it_ended(status)[1]
-    return "waits for a cell" if handle.answer is not None else "is in a cell"
+    return "is in a cell" if handle in pool.called and handle.answer is None else "waits for a cell"

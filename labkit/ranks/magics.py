@@ -140,6 +140,9 @@ class RankMagics(Magics):
         except BaseException as error:
             _show(getattr(error, "shown", {}), ranks.world_size)
             self._explain_name(error)
+            if isinstance(error, KeyboardInterrupt):  # where in the lab it came says nothing to the reader
+                shown_lines = ["KeyboardInterrupt", *getattr(error, "__notes__", [])]
+                error._render_traceback_ = lambda: shown_lines  # type: ignore[attr-defined]
             raise
         _show(shown, ranks.world_size)
         if run.has_spans:
