@@ -168,15 +168,15 @@ class Ranks:
         return pd.DataFrame(rows, columns=columns).astype({"pid": "Int64"})
 
     def restart(self, *ranks: int) -> None:
-        """Start some ranks anew, or all, with no variables. The others keep theirs."""
+        """Start some ranks anew, or all, with no variables. The others keep theirs.
+
+        Ranks that have ended are started anew in any case: without them there is no process group.
+        """
         __tracebackhide__ = True
         for rank in ranks:
             self._check_rank(rank)
-        pool = self._running()
-        for handle in pool.handles:
-            handle.poll()
-        some = sorted(set(ranks) or range(self.world_size))
-        pool.replace(some)
+        some = sorted({*ranks, *self._ended()} if ranks else range(self.world_size))
+        self._running().replace(some)
         self._names |= {rank: [] for rank in some}
         self._form_group()
 
@@ -260,7 +260,7 @@ class Ranks:
         lines = ["Variables are kept."]
         if stuck := [handle.rank for handle in pool.end_call(display, LEAVE_CELL_S)]:
             lines = [f"{_ranks(stuck)} could not be interrupted within {LEAVE_CELL_S:.0f} s, as in a call of C code."]
-            lines.append(self._replace(stuck))
+            lines.append(self._replace(sorted({*stuck, *self._ended()})))  # those that have ended as well
         ended = sorted(self._ended())
         if ended:
             lines = [f"The other ranks keep their variables. {_restart(ended)}"]

@@ -92,6 +92,8 @@ class _Displays(DisplayPublisher):
 def _send(kind: str, data: dict[str, Any], metadata: dict[str, Any] | None, display_id: str = "") -> dict[str, Any]:
     """Send a bundle to the notebook as plain data, without what is too large to show."""
     data = {mime: _plain(mime, value) for mime, value in data.items() if mime != LIVE_VIEW}
+    if not data and kind != "clear":
+        return data
     assert rank.current is not None
     rank.current.send(Shown(kind, data, json.loads(json.dumps(metadata or {}, default=str)), display_id))
     return data

@@ -101,6 +101,14 @@ def test_a_figure_is_a_picture(two, monkeypatch):
     assert base64.b64decode(picture["data"]["image/png"]).startswith(b"\x89PNG")
 
 
+def test_a_widget_is_its_static_form(two):
+    source = """
+        from labkit import explore, schedule, simulate
+        explore.Timeline(simulate.simulate(schedule.gpipe(2, 2)))"""
+    kinds = [set(each["data"]) for each in run(two, source, on=[0]).shown[0]]
+    assert [kind & {"image/png", "text/html"} for kind in kinds] == [{"image/png"}, {"text/html"}]
+
+
 def test_magics_and_await_work(two):
     run(two, "import asyncio\nawait asyncio.sleep(0)\n%time y = 3\nz = await asyncio.sleep(0, 7)")
     assert two["z"] == [7, 7]
@@ -406,6 +414,19 @@ def test_a_rank_that_dies_is_named_and_comes_back_with_restart(victim):
             ranks["kept"]
         run(ranks, "import torch, torch.distributed as dist")
         assert sums(ranks) == ["3.0"] * 3
+    finally:
+        ranks.stop()
+
+
+def test_restart_of_one_rank_brings_back_the_other_that_has_ended_as_well():
+    ranks = started(3)
+    try:
+        run(ranks, "import os, torch, torch.distributed as dist\nrank = dist.get_rank(); kept = rank")
+        fails(ranks, "if rank < 2: os.kill(os.getpid(), 9)\ndist.barrier()")
+        ranks.restart(1)
+        run(ranks, "import torch, torch.distributed as dist")
+        assert sums(ranks) == ["3.0"] * 3
+        assert run(ranks, "kept", on=[2]).run.values == ["2"]
     finally:
         ranks.stop()
 
