@@ -23,6 +23,7 @@ import psutil
 
 from labkit.base.interrupts import uninterrupted
 from labkit.base.measurement_html import as_html
+from labkit.base.notebook import static
 from labkit.base.texts import listed
 from labkit.ranks import pickling
 from labkit.ranks.cell_output import CellDisplay, show
@@ -38,6 +39,8 @@ from labkit.ranks.warm_ranks import spans
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from labkit.base.formats import MeasuredTable
 
 MAX_PRINTED = 1_000_000  # characters of what each rank prints in a cell that are shown
 LEAVE_CELL_S = 5.0  # how long a rank may take to leave a cell before it is replaced
@@ -86,10 +89,23 @@ class Ranks:
         return self.plan.world_size
 
     def __repr__(self) -> str:
-        return self.plan.header() if self._pool is not None else "stopped"
+        return f"{self.plan.header()}\n{self._marked_status()!r}" if self._pool is not None else "stopped"
 
     def _repr_html_(self) -> str:
-        return f"<p>{as_html(repr(self))}</p>"
+        if self._pool is None:
+            return "<p>stopped</p>"
+        return f"<p>{as_html(self.plan.header())}</p>{self._marked_status()._repr_html_()}"
+
+    def _marked_status(self) -> MeasuredTable:
+        """Return who is there, in kept outputs with what is this machine's own marked as such."""
+        from labkit.base.formats import MeasuredTable, fact  # here, because it loads pandas
+
+        table = self.status()
+        if static():
+            table = table.assign(
+                pid=[fact(pid, 7) for pid in table["pid"]], device=[fact(d, 7) for d in table["device"]]
+            )
+        return MeasuredTable(table)
 
     def run_cell(self, source: str, file: str, on: Sequence[int] | None = None) -> CellRun:
         """Run a cell on all ranks, or ``on`` some, and wait for them.
