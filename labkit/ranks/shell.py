@@ -165,7 +165,7 @@ def run_cell(source: str, file: str, autoreload: str) -> tuple[str, list[str]]:
 def _set_autoreload(shell: RankShell, mode: str) -> None:
     """Have IPython reload changed modules before each cell, as it does in the notebook."""
     if mode != shell.autoreload_mode:
-        shell.run_line_magic("load_ext", "autoreload")
+        shell.extension_manager.load_extension("autoreload")  # type: ignore[union-attr]
         shell.run_line_magic("autoreload", mode)
         shell.autoreload_mode = mode
 
