@@ -28,6 +28,8 @@ import torch.distributed as dist
 
 if __name__ == "__main__" and "--as-rank" not in sys.argv:  # the peers' processes import torch alone
     from labkit.launch import launch, workers
+    from labkit.ranks.cells import Ranks
+    from labkit.ranks.plan import decide
 
 TARGETS = {
     "accelerate.notebook_launcher": 3,
@@ -35,6 +37,7 @@ TARGETS = {
     "torchrun": 100,
 }  # at least, × labkit.launch
 WARM_TARGET_MS = 1.5
+CELL_TARGET = 1.5  # at most, × workers().run
 MANY, MANY_TARGET_S = 64, 1.5
 
 
@@ -97,6 +100,21 @@ def warm_run_s(runs: int = 50) -> float:
         return statistics.median(seconds(lambda: ranks.run(all_reduce) and None) for _ in range(runs))
 
 
+def cell_ratio(runs: int = 50) -> float:
+    """Return how much longer a cell on ranks takes than a warm run: the median over pairs."""
+    source = "%%ranks\ndist.all_reduce(torch.ones(1000))"
+    cells = Ranks(decide(2, "auto", 60.0, None, None, False, True))
+    cells.run_cell("import torch, torch.distributed as dist", "cell")
+    with workers(world_size=2) as ranks:
+        ranks.run(all_reduce)
+        pairs = [
+            (seconds(lambda: cells.run_cell(source, "cell") and None), seconds(lambda: ranks.run(all_reduce) and None))
+            for _ in range(runs)
+        ]
+    cells.stop()
+    return statistics.median(cell / run for cell, run in pairs)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
@@ -128,6 +146,9 @@ def main() -> None:
     warm_ms = warm_run_s() * 1e3
     missed += ["workers().run"] if warm_ms > WARM_TARGET_MS else []
     print(f"{'workers().run, warm':30} {warm_ms / 1e3:9.4f} {'':9} {'<= ' + str(WARM_TARGET_MS / 1e3):>8}")
+    cell = cell_ratio()
+    missed += ["a cell on ranks"] if cell > CELL_TARGET else []
+    print(f"{'a cell on ranks':30} {warm_ms * cell / 1e3:9.4f} {'':9} {f'<= {CELL_TARGET} × warm':>8}, is {cell:.2f} ×")
     many_s = min(seconds(with_many) for _ in range(3))  # others run on this machine, too, and 64 ranks need all of it
     missed += [f"{MANY} ranks"] if many_s > MANY_TARGET_S else []
     print(f"{f'labkit.launch, {MANY} ranks':30} {many_s:9.3f} {'':9} {'<= ' + str(MANY_TARGET_S):>8}")

@@ -34,6 +34,8 @@ import torch.distributed as dist
 
 from labkit.launch import LaunchTimeout, RankError, launch, workers
 from labkit.ranks import server_handle
+from labkit.ranks.cells import Ranks
+from labkit.ranks.plan import decide
 
 GONE_S = 10.0  # ranks promise 2 s; the machine may be busy
 IN_SOAK = "LABKIT_SOAK"  # set where the launches are made
@@ -191,6 +193,40 @@ def _raises(ranks: Any) -> bool:
     return False
 
 
+CELLS = {
+    "nothing wrong": ("kept += 1", None),
+    "raises": ("if rank == 1: raise ValueError('on purpose')\ndist.barrier()", RankError),
+    "hangs": ("if rank == 1: dist.barrier()", LaunchTimeout),
+    "interrupt": (f"if rank == 1: os.kill({os.getpid()}, 2)\ntime.sleep(1000)", KeyboardInterrupt),
+    "out of step": ("if rank == 1: dist.all_reduce(torch.ones(1), async_op=True)", None),
+}
+
+
+def cells() -> str:
+    """Run a few cells on ranks, nearly each with a fault: variables and the group must survive."""
+    ranks = Ranks(decide(2, "gloo", 60.0, None, None, False, True))
+    try:
+        ranks.run_cell("import os, time, torch, torch.distributed as dist\nrank = kept = dist.get_rank()", "cell")
+        for name in random.sample(sorted(CELLS), 3):
+            source, expected = CELLS[name]
+            error = _error_of(ranks, source)
+            if type(error) is not (expected or type(None)):
+                return f"{name}: {error!r}"
+            if _error_of(ranks, "x = torch.ones(1); dist.all_reduce(x)") or ranks["x"] != [2.0, 2.0]:
+                return f"{name}: the next cell does not work"
+        return "" if ranks["rank"] == [0, 1] else f"rank is {ranks['rank']}"
+    finally:
+        ranks.stop()
+
+
+def _error_of(ranks: Ranks, source: str) -> BaseException | None:
+    try:
+        ranks.run_cell(source, "cell")
+    except BaseException as error:
+        return error
+    return None
+
+
 def killed_script() -> str:
     """Kill a script's whole process group while its ranks wait for children."""
     number = random.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
@@ -223,6 +259,7 @@ TRIALS: dict[str, Callable[[], str]] = {
     "3,000 lines": returns(OK, prints, lines=6_000),
     "sys.stdout = None": returns(OK, without_stdout),
     "warm ranks, one raises": warm,
+    "cells with faults": cells,
     "script killed": killed_script,
 }
 

@@ -133,6 +133,21 @@ def test_an_attention_that_needs_a_mask_is_refused_by_name_and_may_be_changed():
 # --- one mode after another -----------------------------------------------------------------------
 
 
+def test_preparing_again_and_placing_again_end_the_threads_of_before():
+    gpt2 = pipeline_parallel(2, split_size=7)
+    three = ["cpu:0", "cpu:1", "cpu:2"]
+    for again, n_micro in (
+        (lambda: prepare_pipeline_parallel(gpt2, 2), 4),
+        (lambda: models.parallelize(gpt2, three), 0),
+    ):
+        workers = gpt2.transformer.h.pipe._workers
+        assert again() is gpt2 and not any(worker.is_alive() for worker in workers)
+        with record() as recording:
+            check_equal(loss_and_gradients(gpt2), loss_and_gradients(single()))
+        assert recording.events.micro_batch.nunique() == n_micro
+    assert len(prepare_pipeline_parallel(gpt2, 2).transformer.h.pipe.partitions) == 3
+
+
 @pytest.mark.parametrize(
     ("make", "split_size", "error", "message"),
     [

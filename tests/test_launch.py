@@ -22,7 +22,7 @@ import labkit
 from labkit.base import machine
 from labkit.cost import ETHERNET_1G
 from labkit.launch import RankError, device, launch, progress, workers
-from labkit.ranks import plan, server_handle
+from labkit.ranks import pickling, plan, server_handle
 
 # --- refused before anything starts ---------------------------------------------------------------
 
@@ -129,6 +129,18 @@ def test_auto_takes_nccl_exactly_where_each_rank_and_each_of_those_compared_with
     assert {variables.get("CUDA_VISIBLE_DEVICES") for variables in decided.variables} == {hidden}
 
 
+def test_ranks_that_share_a_gpu_are_on_a_host_each_for_nccl_and_know_which_gpu_is_theirs(monkeypatch):
+    """NCCL refuses two ranks on one GPU; Accelerate and FSDP take the GPU of LOCAL_RANK."""
+    monkeypatch.setattr(plan, "_gpu_count", lambda: 2)
+    shared = plan.decide(3, "auto", 1.0, None, None, True, True)
+    environments = [shared.config(rank, 11868).environment for rank in range(3)]
+    assert len({environment["NCCL_HOSTID"] for environment in environments}) == 3
+    assert [environment["LOCAL_RANK"] for environment in environments] == ["0", "1", "0"]
+    assert {environment["LOCAL_WORLD_SIZE"] for environment in environments} == {"2"}
+    own = plan.decide(2, "auto", 1.0, None, None, True, True)
+    assert not any("NCCL_HOSTID" in variables for variables in own.variables)
+
+
 # --- what a rank is -------------------------------------------------------------------------------
 
 
@@ -167,6 +179,15 @@ def test_all_reduce_sums_over_ranks_and_its_span_is_in_both_tables_with_everythi
     assert "gloo: CPU, as asked for" in repr(run)
     shown = re.sub(r'<span class="labkit-measured"[^>]*>[^<]*</span>', "[]", run._repr_html_())
     assert "<table" in shown and "2 ranks [] [] []" in shown and not re.search(r"\d\.\d|~", shown)
+
+
+def test_threads_are_the_cores_shared_out_unless_said_otherwise():
+    def threads(timeout_s):  # a parameter that launch takes itself gets through a partial
+        return torch.get_num_threads(), os.environ["OMP_NUM_THREADS"], timeout_s
+
+    bound, share = functools.partial(threads, timeout_s=5), max(1, len(os.sched_getaffinity(0)) // 2)
+    assert launch(bound, world_size=2).values == [(share, str(share), 5)] * 2
+    assert launch(bound, world_size=1, threads=3).values == [(3, "3", 5)]
 
 
 def test_ranks_see_the_notebooks_present_environment_directory_and_path(monkeypatch, tmp_path):
@@ -451,6 +472,22 @@ def test_tensors_of_every_kind_survive_both_ways():
     for a, b in zip(TENSORS.values(), came.values(), strict=True):
         assert (a.dtype, a.shape, a.layout, a.device) == (b.dtype, b.shape, b.layout, b.device)
         assert a.is_meta or torch.equal(a.to_dense() if a.is_sparse else a, b.to_dense() if b.is_sparse else b)
+
+
+def test_a_slice_is_sent_without_its_storage_and_what_occurs_twice_arrives_as_one_that_can_be_written_to():
+    big, x = torch.arange(1_000_000), torch.zeros(3, requires_grad=True)
+    pickled = pickling.dumps([big[:2], x, x])
+    part, a, b = pickling.loads(pickled)
+    assert len(pickled) < 2000 and torch.equal(part, big[:2]) and a is b and a.requires_grad
+    with torch.no_grad():
+        a += 1
+    assert a.sum() == 3 and x.sum() == 0
+
+
+def test_pickled_bytes_hold_no_export_of_a_buffer():
+    """A memoryview of a BytesIO in a circle: Python 3.12.1's garbage collector crashes, 3.13's
+    prints BufferError."""
+    assert type(pickling.dumps([1])) is type(pickling.dumps_call(len, ([],), {})) is bytes
 
 
 # --- warm ranks -----------------------------------------------------------------------------------

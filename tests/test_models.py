@@ -37,6 +37,14 @@ def test_the_berts_have_googles_parameter_counts(size: str, millions: float) -> 
     assert models.parameter_count(encoder) / 1e6 == pytest.approx(millions, rel=0.015)
 
 
+@pytest.mark.parametrize(("image_size", "linear"), [(28, 7 * 7 * 32 * 10 + 10), (8, 2 * 2 * 32 * 10 + 10)])
+def test_the_convnet_has_the_lectures_two_blocks_and_a_linear_layer(image_size: int, linear: int) -> None:
+    model = models.convnet(image_size)
+    blocks = (1 * 16 * 25 + 16) + 2 * 16 + (16 * 32 * 25 + 32) + 2 * 32  # weights and biases; batch norm has two each
+    assert models.parameter_count(model) == blocks + linear
+    assert model(torch.zeros(3, 1, image_size, image_size)).shape == (3, 10)
+
+
 @pytest.fixture
 def small_bert(tmp_path: Path) -> Path:
     """The folder of a BERT that has not learned to tell classes apart."""
@@ -61,6 +69,15 @@ def test_weights_depend_on_the_seed_alone_and_torchs_random_state_stays_as_it_wa
     same, other = make(1), make(2)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_training_mode_is_deterministic_since_dropout_is_off_unless_asked_for() -> None:
+    tokens = torch.arange(20)[None]
+    for model in (models.gpt2("nano", vocab_size=300), models.bert("tiny", vocab_size=300)):
+        assert torch.equal(model.train()(tokens).logits, model(tokens).logits)
+    assert model(tokens).logits.shape == (1, 2)
+    noisy = models.gpt2("nano", vocab_size=300, resid_pdrop=0.5).train()
+    assert not torch.equal(noisy(tokens).logits, noisy(tokens).logits)
 
 
 # --- trained ones ---------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from scheduled_runs import (
     mse,
     pipeline,
     train,
+    train_and_evaluate,
     train_two_by_two,
 )
 from to_do import task
@@ -29,6 +30,7 @@ from labkit.pipe import ScheduledPipeline
 from labkit.schedule import (
     Op,
     Schedule,
+    forward_only,
     gpipe,
     interleaved,
     one_f_one_b,
@@ -93,6 +95,23 @@ def test_whatever_the_stages_are_like_it_is_as_in_one_process(schedule, kind, ra
     values = ranks(2).run(train, schedule, kind).values
     agrees(values, schedule, kind)
     assert all(torch.equal(x, batch(kind)[0]) for _, _, x in values)  # a stage that changes it has a copy
+
+
+@pytest.mark.parametrize("switch", [None, torch.no_grad, torch.inference_mode], ids=["plain", "no_grad", "inference"])
+def test_a_second_pipeline_of_the_same_stages_evaluates_on_batches_of_another_size(switch, ranks):
+    plain, losses = nn.Sequential(*model("blocks", 2)), []
+    x, target = batch(rows=7)
+    for _ in range(2):
+        plain.zero_grad()
+        mse(plain(batch()[0]), batch()[1]).backward()
+        with torch.no_grad():
+            for parameter in plain.parameters():
+                parameter -= 0.1 * parameter.grad
+        losses.append(mse(plain(x), target).detach())
+    found = ranks(2).run(train_and_evaluate, one_f_one_b(2, 4), forward_only(2, 3), switch).values
+    assert found[0] == [None, None]
+    torch.testing.assert_close(torch.stack(found[1]), torch.stack(losses))
+    assert not found[1][0].requires_grad
 
 
 def test_two_pipelines_side_by_side_train_as_one_process_on_the_whole_batch(ranks):

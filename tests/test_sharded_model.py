@@ -250,8 +250,8 @@ def test_weights_travel_in_bfloat16_and_stay_in_float32_with_gradients_and_state
             moved = weights[name] - dict(full.named_parameters())[name]
             step = torch.zeros_like(moved) if parameter.grad is None else -0.1 * parameter.grad
             torch.testing.assert_close(moved, step, rtol=0.1, atol=2e-4, msg=name)
-    gathered = run.events[run.events.name == "all_gather"].bytes.unique()
-    assert gathered.tolist() == [20 * 2]  # numbers of a layer, in bfloat16
+    sent_bytes = {name: rows.bytes.unique().tolist() for name, rows in run.events.groupby("name")}
+    assert sent_bytes["all_gather"] == [20 * 2] and sent_bytes["reduce_scatter"] == [20 * 4]  # numbers of a layer
 
 
 # --- traffic --------------------------------------------------------------------------------------
@@ -283,6 +283,37 @@ def gradients_on_their_way(n_layers: int) -> list[int]:
 
 def test_only_two_units_whole_gradients_are_kept_until_they_have_arrived(two):
     assert two.run(gradients_on_their_way, 5).values == [[1, 2, 2, 2, 2]] * 2
+
+
+# --- what is not used -----------------------------------------------------------------------------
+
+
+class Unused(Stack):
+    """With a norm that no rank uses, replicated."""
+
+    def __init__(self):
+        super().__init__()
+        self[0].register_module("norm", nn.LayerNorm(4))
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x):
+        for layer in [*self][:3]:
+            x = layer(x)
+        return x
+
+
+def gradients_of_the_unused():
+    model = shard.ShardedModel(made(Unused))
+    loss_of(model, 0).backward()
+    model.finish_gradient_synchronization()
+    outside = model.module.norm.weight.grad
+    inside = model.module[0].norm.weight
+    return outside.tolist(), bool((inside.grad == 0).all()), inside.shape == inside.grad.shape
+
+
+def test_what_no_rank_uses_gets_a_gradient_of_zero(two):
+    for outside, *inside in two.run(gradients_of_the_unused).values:
+        assert outside == [0, 0, 0, 0] and all(inside)
 
 
 # --- a checkpoint ---------------------------------------------------------------------------------

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 import sys
+from pathlib import Path
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from labkit import todo
+from labkit.base.measurement_html import as_html
 from labkit.todo import TodoError, missing, needs
 
 
@@ -165,3 +167,10 @@ def test_once_the_task_is_filled_in_each_cell_runs_again_also_one_that_reads_its
     assert [run(shell, cell)[1][:4] for cell in cells] == ["", "TODO", "TODO"]
     student_file(DONE)
     assert [run(shell, cell)[1] for cell in cells] == ["", "", "2\n"]
+
+
+def test_the_place_is_a_link_that_opens_the_file_from_the_notebooks_folder(monkeypatch):
+    monkeypatch.chdir(Path(todo.__file__).parents[1] / "notebooks")
+    text = "TODO dp.2: labkit/dp.py, line 155"
+    assert as_html(text) == 'TODO dp.2: <a href="../labkit/dp.py">labkit/dp.py, line 155</a>'
+    assert as_html("TODO dp.2: mine.py, line 155") == "TODO dp.2: mine.py, line 155"

@@ -14,6 +14,7 @@ from IPython.display import display
 from labkit import draw
 from labkit.base.notebook import static
 from labkit.base.widget_output import instead_of_widget, widget_view
+from labkit.ranks import rank
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,10 +37,10 @@ class StaticForm:
 class StaticFallback:
     """A widget with a ``static_form()``: for where there is no widget.
 
-    Kept outputs (LABKIT_STATIC=1) are its picture and table alone. Otherwise alt text and table
-    come after the widget as an output of their own, which is seen where the widget is not: in a
-    notebook that was saved with the widget and is opened without its kernel. A picture is drawn
-    only for outputs and files that are kept.
+    Kept outputs (LABKIT_STATIC=1), and those of a rank, are its picture and table alone. Otherwise
+    alt text and table come after the widget as an output of their own, which is seen where the
+    widget is not: in a notebook that was saved with the widget and is opened without its kernel. A
+    picture is drawn only for outputs and files that are kept.
     """
 
     static_form: Callable[[], StaticForm]
@@ -48,7 +49,7 @@ class StaticFallback:
     def _ipython_display_(self) -> None:
         form = self.static_form()
         with pd.option_context("display.max_colwidth", None, "display.width", 200):  # a sentence stays whole
-            if static():
+            if static() or rank.current is not None:  # a rank's widget has no notebook to be in
                 display(draw.show(form.figure, alt=form.alt), form.table)
                 return
             table = form.table._repr_html_()  # type: ignore[operator]

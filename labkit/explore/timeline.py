@@ -42,7 +42,8 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         Timeline(run.events, ideal=simulate(schedule, forward=0.01))
 
     Raises ValueError for a table that is empty, lacks columns, or has times that are missing or
-    run backwards, and for one that is not a step of ``schedule``; TypeError for what is no table.
+    run backwards, and for one that is not a step of ``schedule``; TypeError for anything but a
+    table.
     """
 
     _esm, _css = standalone_html.module(), standalone_html.style()

@@ -36,12 +36,13 @@ class LivingBytes:
 
     @property
     def moments(self) -> pd.DataFrame:
-        """Return a row for each moment: its ``phase``, and bytes for each of KINDS.
+        """Return a row for each moment: its ``phase``, bytes for each of KINDS, and all ``alive``.
 
         The index is a place in the course of events: each phase is one unit long, so forward goes
         from 0 to 1, backward to 2, the optimizer stands at 2, and the next step begins at 3.
         """
         table = pd.DataFrame(self._moments, columns=["phase", *KINDS])
+        table["alive"] = table[KINDS].sum(axis=1)
         number = (table.phase != table.phase.shift()).cumsum() - 1
         of_phase = table.groupby(number).phase
         return table.set_axis(number + of_phase.cumcount() / of_phase.transform("size"))
@@ -76,8 +77,17 @@ class _Saved:
 
 
 def _storages(tensors: Iterable[Any]) -> set[tuple[int, int]]:
-    storages = [tensor.untyped_storage() for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    storages = [tensor.untyped_storage() for tensor in plain_tensors(tensors)]
     return {(storage.data_ptr(), storage.nbytes()) for storage in storages}
+
+
+def plain_tensors(leaves: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """Yield tensors that have a storage of their own: of a DTensor the one inside."""
+    for leaf in leaves:
+        if hasattr(leaf, "__tensor_flatten__"):
+            yield from plain_tensors(getattr(leaf, name) for name in leaf.__tensor_flatten__()[0])
+        elif isinstance(leaf, torch.Tensor):
+            yield leaf
 
 
 @contextlib.contextmanager

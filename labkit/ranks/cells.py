@@ -23,6 +23,7 @@ import psutil
 
 from labkit.base.interrupts import uninterrupted
 from labkit.base.measurement_html import as_html
+from labkit.base.notebook import static
 from labkit.base.texts import listed
 from labkit.ranks import pickling
 from labkit.ranks.cell_output import CellDisplay, show
@@ -37,6 +38,8 @@ from labkit.ranks.warm_ranks import spans
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from labkit.base.formats import MeasuredTable
 
 MAX_PRINTED = 1_000_000  # characters of what each rank prints in a cell that are shown
 LEAVE_CELL_S = 5.0  # how long a rank may take to leave a cell before it is replaced
@@ -85,10 +88,23 @@ class Ranks:
         return self.plan.world_size
 
     def __repr__(self) -> str:
-        return self.plan.header() if self._pool is not None else "stopped"
+        return f"{self.plan.header()}\n{self._marked_status()!r}" if self._pool is not None else "stopped"
 
     def _repr_html_(self) -> str:
-        return f"<p>{as_html(repr(self))}</p>"
+        if self._pool is None:
+            return "<p>stopped</p>"
+        return f"<p>{as_html(self.plan.header())}</p>{self._marked_status()._repr_html_()}"
+
+    def _marked_status(self) -> MeasuredTable:
+        """Return who is there, in kept outputs with what is this machine's own marked as such."""
+        from labkit.base.formats import MeasuredTable, fact  # here, because it loads pandas
+
+        table = self.status()
+        if static():
+            table = table.assign(
+                pid=[fact(pid, 7) for pid in table["pid"]], device=[fact(d, 7) for d in table["device"]]
+            )
+        return MeasuredTable(table)
 
     def run_cell(self, source: str, file: str, on: Sequence[int] | None = None) -> CellRun:
         """Run a cell on all ranks, or ``on`` some, and wait for them.
@@ -152,22 +168,30 @@ class Ranks:
         import pandas as pd
 
         columns = ("rank", "pid", "device", "memory_mb", "names", "doing")
+        devices, names = self.plan.devices, self._names
         rows = [
-            (h.rank, h.pid, self.plan.devices[h.rank], _memory_mb(h), ", ".join(self._names.get(h.rank, [])), _doing(h))
+            (
+                h.rank,
+                h.pid,
+                devices[h.rank],
+                _memory_mb(h),
+                ", ".join(names.get(h.rank, [])),
+                _doing(h, self._running()),
+            )
             for h in self._running().handles
         ]
         return pd.DataFrame(rows, columns=columns).astype({"pid": "Int64"})
 
     def restart(self, *ranks: int) -> None:
-        """Start some ranks anew, or all, with no variables. The others keep theirs."""
+        """Start some ranks anew, or all, with no variables. The others keep theirs.
+
+        Ranks that have ended are started anew in any case: without them there is no process group.
+        """
         __tracebackhide__ = True
         for rank in ranks:
             self._check_rank(rank)
-        pool = self._running()
-        for handle in pool.handles:
-            handle.poll()
-        some = sorted(set(ranks) or range(self.world_size))
-        pool.replace(some)
+        some = sorted({*ranks, *self._ended()} if ranks else range(self.world_size))
+        self._running().replace(some)
         self._names |= {rank: [] for rank in some}
         self._form_group()
 
@@ -251,12 +275,12 @@ class Ranks:
         lines = ["Variables are kept."]
         if stuck := [handle.rank for handle in pool.end_call(display, LEAVE_CELL_S)]:
             lines = [f"{_ranks(stuck)} could not be interrupted within {LEAVE_CELL_S:.0f} s, as in a call of C code."]
-            lines.append(self._replace(stuck))
+            lines.append(self._replace(sorted({*stuck, *self._ended()})))  # those that have ended as well
         ended = sorted(self._ended())
         if ended:
             lines = [f"The other ranks keep their variables. {_restart(ended)}"]
         elif not pool.in_step:
-            lines.append(self._form_group_anyhow())
+            lines += ["A tensor whose collective was ended may hold part of a result.", self._form_group_anyhow()]
         return " ".join(filter(None, lines))
 
     def _replace(self, ranks: list[int]) -> str:
@@ -321,8 +345,8 @@ def _memory_mb(handle: RankHandle) -> float:
         return 0.0
 
 
-def _doing(handle: RankHandle) -> str:
+def _doing(handle: RankHandle, pool: RankPool) -> str:
     """Return what a rank is doing, in a few words."""
     if (status := handle.poll()) is not None:
         return how_it_ended(status)[1]
-    return "waits for a cell" if handle.answer is not None else "is in a cell"
+    return "is in a cell" if handle in pool.called and handle.answer is None else "waits for a cell"

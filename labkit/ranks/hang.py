@@ -22,6 +22,7 @@ from labkit.ranks.messages import ANY, Begun, Place, RankState
 QUIET_S = 2.0  # so long ranks must have stood still together before they are taken for deadlocked
 FRESH_S = 1.5  # what a rank has said of itself longer ago may not hold any more
 DEFAULT_GROUP, OTHER = "0", ""  # as torch names it; of what is in no group's count
+NOT_CALLED = "is not among the ranks of this cell"
 _SIZED_BY_RANK = {"all_to_all", "alltoall", "barrier", "all_to_all_base"}  # shapes need not agree
 _DTYPES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}  # of C++
 _OPPOSITE = {"send": ("recv", "recv_anysource"), "recv": ("send",), "recv_anysource": ("send",)}
@@ -143,7 +144,7 @@ class _Ranks:
         """Return where a rank is."""
         state = self.states[rank]
         if not state.in_call:
-            return "has returned from the function"
+            return "has returned from the function" if state.called else NOT_CALLED
         where = f"{_where(state.place)}{_source(state.place)}"
         if not self.blocked_by[rank]:
             return f"waits for {'its GPU' if state.wait == 'gpu' else 'a thread of its own'}, {where}"
@@ -187,10 +188,10 @@ class _Ranks:
         """Return which ranks have left out a collective that the others wait in."""
         wait = f"{_ranks(there)} wait{'s' * (len(there) == 1)} in {_of(begun)} ({_where(begun.place)})"
         returned = [rank for rank in absent if not self.states[rank].in_call]
-        reasons = (
-            [f"{_ranks(returned)} {'has' if len(returned) == 1 else 'have'} returned without it"] if returned else []
-        )
-        reasons += [f"rank {rank} {self.line(rank)}" for rank in absent if rank not in returned]
+        reasons = []
+        if left := [rank for rank in returned if self.states[rank].called]:
+            reasons = [f"{_ranks(left)} {'has' if len(left) == 1 else 'have'} returned without it"]
+        reasons += [f"rank {rank} {self.line(rank)}" for rank in absent if rank not in left]
         why = _branch(begun.place, None if returned else self.states[absent[0]].place)
         return f"{_count(begun)}{wait}, and {listed(reasons)}" + (f". {why}" if why else "")
 
@@ -198,7 +199,8 @@ class _Ranks:
         """Return which ranks wait for a message that no rank sends, or takes."""
         names = sorted({begun.name.partition("_")[0] for begun, _ in messages})
         waiting = listed([f"rank {rank} is in {_named(begun)} ({_where(begun.place)})" for begun, rank in messages])
-        gone = [f"rank {rank} has returned" for rank, state in self.states.items() if not state.in_call]
+        out = {rank: state for rank, state in self.states.items() if not state.in_call}
+        gone = [f"rank {rank} {'has returned' if state.called else NOT_CALLED}" for rank, state in out.items()]
         nobody = {"send": "nobody receives", "recv": "nobody sends"}[names[0]]
         if len(names) > 1:
             cause = f"these messages do not meet: {waiting}"

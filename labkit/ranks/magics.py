@@ -1,7 +1,7 @@
 """Bring ``%ranks`` and ``%%ranks`` to a notebook: ranks that stay, and cells that run on them.
 
     %ranks 4 --link ethernet_1g     start four ranks, or start them anew
-    %ranks                          who is there
+    %ranks                          who is there; ranks = %ranks gives ranks["x"], ranks.push(x=...)
     %ranks restart 2                an empty rank 2
     %ranks stop
     %ranks export script.py         the cells so far as a script for torchrun
@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 from IPython.core.error import UsageError
@@ -26,15 +26,12 @@ from IPython.core.getipython import get_ipython
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-from labkit.base.notebook import display, static
+from labkit.base.notebook import display
 from labkit.base.texts import listed
 from labkit.cost import links
 from labkit.ranks import cells, script
 from labkit.ranks.plan import LaunchPlan
 from labkit.ranks.rank_tabs import cell_outputs
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COMPLETION_S = 0.5
 PRESETS = {name.lower(): link for name, link in vars(links).items() if isinstance(link, links.Link)}
@@ -66,7 +63,7 @@ class RankMagics(Magics):
     @argument("--share-gpu", action="store_true", help="several NCCL ranks on one GPU, for correctness only")
     @no_var_expand
     @line_cell_magic
-    def ranks(self, line: str, cell: str | None = None) -> cells.Ranks | pd.DataFrame | None:
+    def ranks(self, line: str, cell: str | None = None) -> cells.Ranks | None:
         """Start ranks that stay, say who is there, or end them; as %%ranks run a cell on them."""
         if cell is not None:
             self._run(line, cell)
@@ -74,7 +71,7 @@ class RankMagics(Magics):
         options = vars(parse_argstring(self.ranks, line))
         match options.pop("words"):
             case []:
-                return _status_table(self._there().status())
+                return self._there()
             case [number] if re.fullmatch(r"[+-]?\d+", number):
                 return self._started(int(number), options)
             case ["stop"]:
@@ -141,6 +138,9 @@ class RankMagics(Magics):
         except BaseException as error:
             _show(getattr(error, "shown", {}), ranks.world_size)
             self._explain_name(error)
+            if isinstance(error, KeyboardInterrupt):  # where in the lab it came says nothing to the reader
+                shown_lines = ["KeyboardInterrupt", *getattr(error, "__notes__", [])]
+                error._render_traceback_ = lambda: shown_lines  # type: ignore[attr-defined]
             raise
         _show(shown, ranks.world_size)
         if run.has_spans:
@@ -160,8 +160,8 @@ class RankMagics(Magics):
         if found and found[1] in self.shell.user_ns:
             name = found[1]
             error.add_note(
-                f"{name!r} is in the notebook, not on the ranks: define it in a %%ranks cell, or send it, "
-                f"with ranks = %ranks 4 at first and ranks.push({name}={name}) then."
+                f"{name!r} is in the notebook, not on the ranks: define it in a %%ranks cell, or send it: "
+                f"ranks = %ranks, then ranks.push({name}={name})."
             )
 
     def prepare(self, lines: list[str]) -> list[str]:
@@ -196,15 +196,6 @@ class RankMagics(Magics):
         cursor = sum(len(line) + 1 for line in above) + context.cursor_position
         names = self._ranks.complete(body, cursor, COMPLETION_S)
         return SimpleMatcherResult(completions=[SimpleCompletion(name) for name in names], suppress=True)
-
-
-def _status_table(table: pd.DataFrame) -> pd.DataFrame:
-    """Return who is there as it is shown: with what is this machine's own marked as such."""
-    from labkit.base.formats import MeasuredTable, fact  # here, because it loads pandas
-
-    if static():
-        table = table.assign(**{name: table[name].map(fact) for name in ("pid", "device")})
-    return MeasuredTable(table)
 
 
 def _show(shown: dict[int, list[dict[str, Any]]], world_size: int) -> None:

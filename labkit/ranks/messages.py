@@ -142,6 +142,7 @@ class RankState(NamedTuple):
     can_progress: bool
     begun: Sequence[Begun]
     unknown: str
+    called: bool = True  # the call is for this rank; else it is as if it had returned
 
 
 Message = Progress | Done | Failed | Shown | Completed | RankState

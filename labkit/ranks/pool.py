@@ -254,7 +254,10 @@ class RankPool:
     def _hang(self) -> Hang | None:
         """Return why no rank can go on, if that is so and all have stood still for a while."""
         earliest_ns = time.perf_counter_ns() - int(FRESH_S * 1e9)
-        states = {h.rank: h.state or (RETURNED if h not in self.called else None) for h in self.handles}
+        states = {h.rank: h.state for h in self.handles}
+        for handle in self.handles:
+            if handle not in self.called:
+                states[handle.rank] = (handle.state or RETURNED)._replace(called=False)
         if any(state is None or (state.in_call and state.at_ns < earliest_ns) for state in states.values()):
             return None
         return find_hang(states, QUIET_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import gc
 import os
 import socket
 import sys
@@ -161,6 +162,7 @@ class Rank:
         if self.store is not None and dist is not None and dist.is_initialized():
             with contextlib.suppress(Exception):  # a group whose connections are shut may complain
                 dist.destroy_process_group()
+            gc.collect()  # what a failed cell has left in circles keeps connections and threads of the group
         self._groups = wanted.number - 1
         shut = self._sockets is not None and self._sockets.store_is_shut
         if shut or wanted.port != self.config.master_port:

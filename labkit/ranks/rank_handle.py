@@ -114,6 +114,8 @@ class RankHandle:
         self.state = None
         self.calls += 1
         self.output.last_lines.clear()
+        self.stacks.seek(0)  # the rank has the same file, and goes on writing where it stands here
+        self.stacks.truncate()
         self.send(caller, call, deadline)
 
     def send(self, message: bytes, payload: bytes, deadline: float) -> None:

@@ -92,6 +92,8 @@ class _Displays(DisplayPublisher):
 def _send(kind: str, data: dict[str, Any], metadata: dict[str, Any] | None, display_id: str = "") -> dict[str, Any]:
     """Send a bundle to the notebook as plain data, without what is too large to show."""
     data = {mime: _plain(mime, value) for mime, value in data.items() if mime != LIVE_VIEW}
+    if not data and kind != "clear":
+        return data
     assert rank.current is not None
     rank.current.send(Shown(kind, data, json.loads(json.dumps(metadata or {}, default=str)), display_id))
     return data
@@ -148,6 +150,7 @@ def run_cell(source: str, file: str, autoreload: str) -> tuple[str, list[str]]:
     try:
         shell.run_cell(code_of(source), store_history=False)
         error, shell.error = shell.error, None
+        shell.last_execution_result = None  # with an error's frames it would keep an old process group
         if error is not None:
             if isinstance(error, UsageError) and "not found" in str(error):
                 error.add_note(ONLY_IN_NOTEBOOK)
@@ -162,7 +165,7 @@ def run_cell(source: str, file: str, autoreload: str) -> tuple[str, list[str]]:
 def _set_autoreload(shell: RankShell, mode: str) -> None:
     """Have IPython reload changed modules before each cell, as it does in the notebook."""
     if mode != shell.autoreload_mode:
-        shell.run_line_magic("load_ext", "autoreload")
+        shell.extension_manager.load_extension("autoreload")  # type: ignore[union-attr]
         shell.run_line_magic("autoreload", mode)
         shell.autoreload_mode = mode
 

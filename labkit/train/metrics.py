@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,23 +201,6 @@ def report(merged: dict[str, Any]) -> str:
         lines += [("", ""), ("German", sample["source"]), ("English", sample["reference"])]
         lines.append(("translated", sample["translation"]))
     return "\n".join(f"{name:<18} {value}".rstrip() for name, value in lines)
-
-
-def table(merged: Mapping[str, dict[str, Any]]) -> pd.DataFrame:
-    """Return named merged results as a table, a row each: time, tokens per second, first loss.
-
-    The columns are run, epoch_s, epoch_std, tokens_per_s, tokens_std, and the first epoch's loss.
-    """
-    from labkit.base import formats
-
-    rows = []
-    for name, result in merged.items():
-        time, rate = result["training_time_s"], result["tokens_per_s"]
-        loss = formats.loss(result["training_loss"][0])
-        rows.append([name, time["mean"], time["std"], rate["mean"], rate["std"], loss])
-    return formats.MeasuredTable(
-        rows, columns=["run", "epoch_s", "epoch_std", "tokens_per_s", "tokens_std", "first loss"]
-    )
 
 
 def epochs_to(history: pd.DataFrame, validation_loss: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import zipfile
@@ -163,6 +164,25 @@ def test_the_manifest_names_versions_hashes_checks_and_no_person_or_place(lab, c
         assert private not in text
     assert "max(1, 2)" in members.read("notebooks/01_a.ipynb").decode()  # nothing is rewritten for a user called max
     assert lines[-1].startswith("Next: pipe.2 is not right yet; labkit check pipe.2 says more.")
+
+
+NORMAL = {
+    "an exercise that ends in LaunchTimeout": [
+        ran("launch(late)", 1, new_output("error", ename="LaunchTimeout", evalue="", traceback=[])),
+        ran('check("pipe.2")', 2),
+    ],
+    "a check that was run again after a fix": [ran('check("pipe.2")', 9), ran("1", 2)],
+}
+
+
+@pytest.mark.parametrize("what", NORMAL)
+def test_it_does_not_complain_of_normal_work(what, lab, capfd):
+    (lab / "notebooks/01_a.ipynb").write_text(notebook(*NORMAL[what]))
+    os.utime(lab / "notebooks/01_a.ipynb", (1, 1))  # saved before dp.py was edited for another task
+    assert submission.submit(request(lab))
+    said = capfd.readouterr()
+    assert said.out.splitlines()[-1] == "Nothing is left to do: hand in mine.zip." and not said.err
+    assert "\n- " not in said.out
 
 
 def test_what_is_left_to_do_is_said_in_a_line_each_and_the_last_line_says_what_is_next(lab, capsys):

@@ -39,6 +39,19 @@ def test_a_run_goes_on_in_a_thread_of_its_own_and_says_how_it_went(said):
     assert not run.start.disabled and run.stop.disabled
 
 
+def test_a_second_start_meanwhile_runs_nothing(said):
+    runs, free = [], threading.Event()
+    run = RunButtons("Run it", lambda: (runs.append(1), free.wait(), "done")[-1], said.append)
+    run.begin()
+    run.begin()
+    free.set()
+    run.wait()
+    assert runs == [1] and said[1] == "A run is under way already: wait for it, or stop it."
+    run.begin()  # and now it may start again
+    run.wait()
+    assert runs == [1, 1]
+
+
 def test_a_bar_says_what_runs_and_stop_ends_its_ranks(said, tmp_path):
     def report_and_sleep():
         for _ in progress(range(3), desc="Naps"):

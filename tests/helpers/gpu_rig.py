@@ -10,6 +10,8 @@ import pytest
 
 from labkit.base.machine import usable_gpus
 from labkit.launch import Run, WarmRanks, launch, workers
+from labkit.ranks.cells import Ranks
+from labkit.ranks.plan import decide
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -35,6 +37,9 @@ class Rig(NamedTuple):
 
     def workers(self, world_size: int = 2, **options: Any) -> WarmRanks:
         return workers(world_size, **{"backend": self.backend, "share_gpu": self.on_gpu, "timeout_s": 60} | options)
+
+    def cells(self, world_size: int = 2) -> Ranks:
+        return Ranks(decide(world_size, self.backend, 60.0, None, None, self.on_gpu, True))
 
 
 @pytest.fixture(scope="session")

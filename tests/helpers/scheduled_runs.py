@@ -3,6 +3,8 @@ which ranks need not import."""
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 import torch.distributed as dist
 from small_modules import Do, gradients
@@ -110,6 +112,23 @@ def train(schedule, kind="blocks", steps=2, rows=ROWS):
     pipe = pipeline(schedule, modules)
     losses = [pipe.step(x, target) for _ in range(steps)]
     return losses, {i: gradients(modules[i]) for i in numbers_of(schedule, rank())}, x
+
+
+def train_and_evaluate(schedule, evaluation, switch):
+    """A training step, an evaluation on a batch of another size, a step, an evaluation, with an
+    optimizer step each."""
+    modules = model("blocks", schedule.n_stages)
+    pipe, other = pipeline(schedule, modules), pipeline(evaluation, modules)
+    mine = [modules[i] for i in numbers_of(schedule, rank())]
+    optimizer = torch.optim.SGD([parameter for module in mine for parameter in module.parameters()], lr=0.1)
+    losses = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        pipe.step(*batch())
+        optimizer.step()
+        with switch() if switch else contextlib.nullcontext():
+            losses.append(other.step(*batch(rows=7)))
+    return losses
 
 
 def train_two_by_two(schedule, rows):

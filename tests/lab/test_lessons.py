@@ -7,16 +7,19 @@ computing, and the quickest step of each way counts.
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import checkpoint
 
-from labkit import cost, dp
+from labkit import cost, dp, shard
 from labkit.guess import calibration, guess, reveal
 from labkit.guesses import store
 from labkit.guesses.calibration import terms_left_out
+from labkit.lab import sharding
 from labkit.launch import launch, workers
 from labkit.parallel.emulated import EmulatedStage
 from labkit.pipe import ScheduledPipeline
@@ -226,6 +229,146 @@ def test_06_fsdp2_keeps_a_share_of_what_ddp_keeps_on_all_ranks_and_pays_by_sendi
     assert sum(kept) == replicated and max(kept) == replicated / 4
     # 3 halves of an all_reduce over NCCL, 4 over gloo, whose reduce_scatter is a whole all_reduce
     assert 1.45 < min(sharded_sent) / replicated_sent < 2.05
+
+
+# --- 07 -------------------------------------------------------------------------------------------
+
+PSI = 8 * (256 * 256 + 256)  # parameters of the network
+STEPS_TAKEN = 4 * 16  # bytes: Adam counts the steps of each parameter
+
+
+def step(model, optimizer, sync, rows) -> None:
+    model(rows).square().mean().backward()
+    sync()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def data_parallel(model):
+    return model, torch.optim.AdamW(model.parameters()), lambda: dp.average_gradients(model)
+
+
+def shard_1(model):
+    optimizer = shard.ShardedOptimizer(model.parameters(), torch.optim.AdamW)
+    return model, optimizer, lambda: dp.average_gradients(model)
+
+
+def shard_2(model, kind=shard.ShardedModel, **options):
+    model = kind(model, **options)
+    return model, torch.optim.AdamW(model.parameters()), model.finish_gradient_synchronization
+
+
+class NeverFreed(shard.ShardedModel):
+    def _let_go(self, unit):
+        unit.use_shard()
+
+
+class KeptAfterForward(shard.ShardedModel):
+    def _let_go(self, unit):
+        if self._backward_ran:
+            super()._let_go(unit)
+
+
+def peak(run) -> int:
+    return max(counted.moments.alive.max() for counted in run.values)
+
+
+def test_07_at_the_peak_live_16_bytes_per_parameter_12_with_a_sharded_optimizer_and_a_third_with_fsdp(two, four):
+    plain = 16 * PSI + STEPS_TAKEN
+    assert peak(two.run(sharding.two_steps, step, data_parallel)) == plain
+    assert peak(two.run(sharding.two_steps, step, shard_1)) == pytest.approx(12 * PSI, rel=0.001)
+    assert peak(four.run(sharding.two_steps, step, shard_1)) == pytest.approx(10 * PSI, rel=0.001)
+    assert 1 / 4 < peak(four.run(sharding.two_steps, step, shard_2)) / plain < 0.36
+
+
+@counts_bytes
+@pytest.mark.parametrize(("way", "times"), [(data_parallel, 2), (shard_1, 3), (shard_2, 4)])
+def test_07_sharding_the_optimizer_behind_an_all_reduce_sends_half_as_much_again(four, way, times):
+    # with shard.2 gloo's reduce_scatter counts twice
+    sent = sum(counted.sent_bytes for counted in four.run(sharding.two_steps, step, way).values)
+    assert sent == pytest.approx(times * 3 * 4 * PSI, rel=0.02)
+
+
+def gathers(run) -> int:
+    events = run.events[run.events["rank"] == 0]
+    return int((events["name"] == "all_gather").sum())
+
+
+def test_07_memory_that_is_never_freed_shows_in_the_memory_alone_and_layers_kept_after_forward_save_gathers(two):
+    runs = {
+        kind: two.run(sharding.two_steps, step, partial(shard_2, kind=kind))
+        for kind in (shard.ShardedModel, NeverFreed, KeptAfterForward)
+    }
+    right, never_freed, kept = runs.values()
+    assert peak(never_freed) > 1.3 * peak(right) and gathers(never_freed) == gathers(right)
+    assert peak(kept) > 1.3 * peak(right) and gathers(kept) == gathers(right) / 2
+
+
+def test_07_torchs_own_have_the_same_weights_and_no_lower_a_peak(two):
+    ways = {
+        "plain": data_parallel,
+        "shard.1": shard_1,
+        "ZeRO": sharding.torch_zero,
+        "shard.2": shard_2,
+        "FSDP": sharding.torch_fsdp,
+    }
+    found = sharding.Turns(two.run(sharding.in_turns, step, ways, 3))
+    assert found.apart("shard.1", "ZeRO") == 0 and found.apart("shard.2", "FSDP") < 1e-6
+    peaks = {name: each.peak_bytes for name, each in found.of.items()}
+    assert peaks["shard.1"] <= peaks["ZeRO"] < peaks["plain"]
+    assert peaks["shard.2"] < 1.1 * peaks["FSDP"] < peaks["shard.1"]
+
+
+def quickest_fsdp_s(prefetch: bool, steps: int = 4) -> float:
+    """Return the seconds of a step with FSDP, of layers that sleep in backward."""
+    layers = nn.Sequential(*(Layer() for _ in range(LAYERS)))
+    model = shard.ShardedModel(layers, shard=Layer, prefetch=prefetch)
+    times = []
+    for _ in range(steps):
+        dist.barrier()
+        began = time.perf_counter()
+        model(torch.zeros(1, requires_grad=True)).sum().backward()
+        model.finish_gradient_synchronization()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def test_07_a_layer_that_is_gathered_ahead_hides_behind_the_one_that_computes_by_what_is_predicted():
+    layers = [cost.UnitCost(0.0, LAYER_S, 40_000, 40_000)] * LAYERS
+    predicted = [makespan(cost.fsdp_step(layers, 2, LINK, prefetch=prefetch)) for prefetch in (False, True)]
+    with workers(world_size=2, link=LINK, threads=1, timeout_s=60) as ranks:
+        measured = [ranks.run(quickest_fsdp_s, prefetch).values[0] for prefetch in (False, True)]
+    assert predicted[1] < 0.75 * predicted[0]
+    assert measured[1] / measured[0] == pytest.approx(predicted[1] / predicted[0], rel=0.15)
+
+
+def test_07_fsdp_and_tensor_parallelism_send_the_same_at_six_times_the_width_of_tokens(two):
+    ways = {"tensor parallel": sharding.tensor_parallel, "FSDP": shard_2}
+    moved = {}
+    for name, rows in {"tensor parallel": 6 * 128, "FSDP": 6 * 128 // 2}.items():
+        events = two.run(sharding.in_turns, step, {name: ways[name]}, 1, rows, sharding.mlp).events
+        moved[name] = events[(events["rank"] == 0) & (events["lane"] == "comm")].groupby("name").bytes.sum()
+    tensor_parallel = 2 * moved["tensor parallel"]["all_reduce"]  # a reduce_scatter and an all_gather each
+    assert tensor_parallel == pytest.approx(moved["FSDP"].sum(), rel=0.01)
+
+
+def saved(folder: str) -> dict[str, torch.Tensor]:
+    model, optimizer, sync = shard_2(sharding.network())
+    step(model, optimizer, sync, sharding.own_rows(128))
+    checkpoint.save(model.sharded_state(optimizer), checkpoint_id=folder)
+    return model.full_parameters()
+
+
+def loaded(folder: str) -> dict[str, torch.Tensor]:
+    model, optimizer, _ = shard_2(sharding.network())
+    checkpoint.load(model.sharded_state(optimizer), checkpoint_id=folder)
+    return model.full_parameters()
+
+
+def test_07_what_two_ranks_have_saved_four_load_each_its_part(two, four, tmp_path):
+    before, after = two.run(saved, str(tmp_path)).values[0], four.run(loaded, str(tmp_path)).values[0]
+    assert len(list(tmp_path.glob("*.distcp"))) == 2
+    assert all(torch.equal(after[name], weight) for name, weight in before.items())
 
 
 # --- 08 -------------------------------------------------------------------------------------------

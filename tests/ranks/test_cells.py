@@ -101,6 +101,14 @@ def test_a_figure_is_a_picture(two, monkeypatch):
     assert base64.b64decode(picture["data"]["image/png"]).startswith(b"\x89PNG")
 
 
+def test_a_widget_is_its_static_form(two):
+    source = """
+        from labkit import explore, schedule, simulate
+        explore.Timeline(simulate.simulate(schedule.gpipe(2, 2)))"""
+    kinds = [set(each["data"]) for each in run(two, source, on=[0]).shown[0]]
+    assert [kind & {"image/png", "text/html"} for kind in kinds] == [{"image/png"}, {"text/html"}]
+
+
 def test_magics_and_await_work(two):
     run(two, "import asyncio\nawait asyncio.sleep(0)\n%time y = 3\nz = await asyncio.sleep(0, 7)")
     assert two["z"] == [7, 7]
@@ -253,6 +261,12 @@ def test_a_hang_is_named_and_variables_stay(two):
     assert sums(two) == ["2.0", "2.0"]
 
 
+def test_a_second_hang_s_stacks_are_its_own(two):
+    for _ in range(2):
+        error = fails(two, "if rank == 0: dist.barrier()", LaunchTimeout)
+        assert error.stacks[0].count("in <module>") == 1
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -269,6 +283,16 @@ def test_a_hang_outside_the_default_group_is_ended_as_well(two, source):
     fails(two, source, LaunchTimeout)
     assert two["kept"] == [5, 6]
     assert list(two.status()["pid"]) == pids
+    assert sums(two) == ["2.0", "2.0"]
+
+
+def test_a_rank_that_the_cell_does_not_run_on_is_named_as_the_one_that_is_missing(two):
+    run(two, "kept = 3")
+    error = fails(two, "dist.all_reduce(torch.ones(3))", LaunchTimeout, on=[0])
+    assert "rank 0 waits in all_reduce of 3 float32 (your cell, line 2), and rank 1 is not among the ranks" in str(
+        error
+    )
+    assert two["kept"] == [3, 3]
     assert sums(two) == ["2.0", "2.0"]
 
 
@@ -336,12 +360,13 @@ def interrupted(ranks: Ranks, source: str, when: Callable[[], bool]) -> Keyboard
     "wait",
     [
         "(dist.barrier() if rank == 0 else time.sleep(1000))",
+        "exec('while True: dist.all_reduce(torch.ones(1000))')",
         "exec('while True: pass')",
         "exec('while True:\\n    try: time.sleep(1000)\\n    except ValueError: pass')",
         "__import__('subprocess').run(['sleep', '1000'])",
         "await __import__('asyncio').sleep(1000)",
     ],
-    ids=["in a collective", "in a loop", "asleep", "in a subprocess", "in an await"],
+    ids=["in a collective", "in a loop of collectives", "in a loop", "asleep", "in a subprocess", "in an await"],
 )
 def test_an_interrupt_ends_the_cell_and_keeps_variables(two, tmp_path, wait):
     run(two, "kept = rank + 7")
@@ -390,6 +415,19 @@ def test_a_rank_that_dies_is_named_and_comes_back_with_restart(victim):
             ranks["kept"]
         run(ranks, "import torch, torch.distributed as dist")
         assert sums(ranks) == ["3.0"] * 3
+    finally:
+        ranks.stop()
+
+
+def test_restart_of_one_rank_brings_back_the_other_that_has_ended_as_well():
+    ranks = started(3)
+    try:
+        run(ranks, "import os, torch, torch.distributed as dist\nrank = dist.get_rank(); kept = rank")
+        fails(ranks, "if rank < 2: os.kill(os.getpid(), 9)\ndist.barrier()")
+        ranks.restart(1)
+        run(ranks, "import torch, torch.distributed as dist")
+        assert sums(ranks) == ["3.0"] * 3
+        assert run(ranks, "kept", on=[2]).run.values == ["2"]
     finally:
         ranks.stop()
 
@@ -448,7 +486,7 @@ def test_50_hangs_in_a_row_leave_variables_and_nothing_else(monkeypatch):
         run(ranks, "import os, torch, torch.distributed as dist\nrank = dist.get_rank(); kept = 100 + rank\n" + COUNTS)
         hang = "if rank == {}: dist.all_reduce(torch.ones(3))"
         own = len(os.listdir("/proc/self/fd")), threading.active_count()
-        for i in range(3):
+        for i in range(4):  # a rank's first: torch keeps the last group whose collectives were asked for
             fails(ranks, hang.format(i), LaunchTimeout)
         before = run(ranks, "counts()").run.values
         for i in range(50):

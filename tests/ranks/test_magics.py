@@ -7,7 +7,6 @@ import re
 import sys
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
@@ -15,7 +14,7 @@ from IPython.utils.capture import capture_output
 from labkit import todo
 from labkit.cost import ETHERNET_1G, Link
 from labkit.ranks import cells, magics
-from labkit.ranks.cells import CellRun
+from labkit.ranks.cells import CellRun, Ranks
 from labkit.ranks.errors import RankError
 from labkit.ranks.plan import decide
 
@@ -36,10 +35,6 @@ class FakeRanks:
         if self.error is not None:
             raise self.error
         return CellRun(SimpleNamespace(has_spans=False), self.shown)
-
-    def status(self):
-        rows = [(rank, 4711, "cpu", 170.5, "x", "waits for a cell") for rank in range(self.world_size)]
-        return pd.DataFrame(rows, columns=["rank", "pid", "device", "memory_mb", "names", "doing"])
 
     def restart(self, *ranks):
         self.asked.append(("restart", *ranks))
@@ -135,14 +130,9 @@ def test_where_none_are_started_it_says_what_starts_them(shell, line):
     assert "UsageError: no ranks are there: %ranks 4 starts four" in run(shell, line)
 
 
-WAITS = ["waits", "for", "a", "cell"]
-
-
-def test_alone_it_shows_who_is_there_and_in_kept_outputs_what_is_the_machines_own_is_marked(four, shell, monkeypatch):
-    assert run(shell, "%ranks").split()[-9:] == ["3", "4711", "cpu", "170.5", "x", *WAITS]
-    monkeypatch.setenv("LABKIT_STATIC", "1")
-    marked = re.sub(r"\[~[^]]*\]", "~", run(shell, "%ranks"))
-    assert marked.split()[-9:] == ["3", "~", "~", "~", "x", *WAITS]
+def test_alone_it_gives_the_ranks_that_are_there(four, shell):
+    run(shell, "again = %ranks")
+    assert shell.user_ns["again"] is four
 
 
 def test_restart_begins_those_ranks_anew_and_stop_ends_all(four, shell):
@@ -274,6 +264,12 @@ def test_a_name_that_only_the_notebook_has_is_explained(four, shell):
     assert "push" not in run(shell, "%%ranks\nnobodys")
 
 
+def test_an_interrupt_is_shown_without_the_labs_own_lines(four, shell):
+    four.error = KeyboardInterrupt()
+    four.error.add_note("Variables are kept.")
+    assert run(shell, "%%ranks\nx").split("\n")[:2] == ["KeyboardInterrupt", "Variables are kept."]
+
+
 # --- completion -----------------------------------------------------------------------------------
 
 
@@ -296,3 +292,54 @@ def test_elsewhere_the_notebooks_names_are_offered_and_no_rank_is_asked(four, sh
     shell.user_ns["weights_here"] = 1
     assert completions(shell, "x = 1\nweights_") == ["weights_here"]
     assert four.asked == []
+
+
+# --- with ranks that are there --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def real_ranks():
+    ranks = Ranks(decide(2, "gloo", 60.0, 1, None, False, init=True))
+    yield ranks
+    ranks.stop()
+
+
+@pytest.fixture
+def two(shell, real_ranks):
+    """Two ranks that the shell speaks to."""
+    shell.magics_manager.registry["RankMagics"]._ranks = real_ranks
+    return real_ranks
+
+
+def test_a_file_edited_between_two_cells_is_reloaded_on_the_ranks(two, shell, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "answer_of_mine.py").write_text("def f():\n    return 1\n")
+    run(shell, "%load_ext autoreload\n%autoreload 2")
+    assert run(shell, "%%ranks\nfrom answer_of_mine import f\nf()") == "both ranks: 1\n"
+    (tmp_path / "answer_of_mine.py").write_text("def f():\n    return 'another'\n")
+    assert run(shell, "%%ranks\nf()") == "both ranks: 'another'\n"
+
+
+def test_they_are_shown_as_who_is_there_and_in_kept_outputs_what_is_the_machines_own_is_marked(two, shell, monkeypatch):
+    monkeypatch.setenv("LABKIT_STATIC", "1")
+    shown = run(shell, "%ranks")
+    pids = list(two.status()["pid"])
+    assert all(f"[~ {pid}" in shown for pid in pids)
+    marked = re.sub(r"\[~[^]]*\]", "~", shown)
+    assert not re.search(r"\d{3}|cpu", marked) and marked.count("waits for a cell") == 2
+
+
+def test_a_rank_that_a_cell_left_out_waits_as_the_others_do(two, shell):
+    run(shell, "%%ranks 1\n1 / 0")
+    assert run(shell, "%ranks").count("waits for a cell") == 2
+
+
+def test_spans_of_a_cell_give_the_table_of_a_run(two, shell):
+    shown = run(shell, "%%ranks\nfrom labkit.trace import span\nwith span('sum', lane='comm'):\n    pass")
+    assert shown.startswith("2 ranks gloo")
+    assert [line.split()[1:3] for line in shown.splitlines()[2:]] == [["0", "sum"], ["1", "sum"]]
+
+
+def test_a_semicolon_hides_the_value(two, shell):
+    assert run(shell, "%%ranks\n5;") == ""
+    assert run(shell, "%%ranks\n5") == "both ranks: 5\n"

@@ -44,6 +44,14 @@ def test_a_span_is_one_row_with_its_labels_its_rank_and_its_time(monkeypatch):
     assert str(recording.events["micro_batch"].dtype) == "Int64"
 
 
+def test_a_block_that_raises_is_recorded_and_raises_on():
+    with pytest.raises(KeyError), record() as recording:
+        with pytest.raises(ZeroDivisionError), span("broken"):
+            raise ZeroDivisionError
+        raise KeyError
+    assert list(recording.events["name"]) == ["broken"]
+
+
 def test_spans_of_many_threads_are_all_there_and_keep_their_labels():
     n_threads, n_spans = 8, 500
     start_together = threading.Barrier(n_threads)
@@ -76,6 +84,18 @@ def test_a_recording_has_the_spans_that_begin_and_end_in_it_and_leaves_nothing_b
     late.end()
     assert recording.events.empty and spans._recorders == ()
     assert recording.timings.empty and list(recording.timings.columns) == list(TIMING_COLUMNS)
+
+
+def test_an_inner_recording_has_its_own_spans_and_the_outer_one_has_all():
+    with record() as outer:
+        with span("a"):
+            pass
+        with record() as inner, span("b"):
+            pass
+        with span("c"):
+            pass
+    assert list(inner.events["name"]) == ["b"]
+    assert list(outer.events["name"]) == ["a", "b", "c"]
 
 
 def test_unknown_lanes_and_labels_and_events_before_the_end_are_refused():

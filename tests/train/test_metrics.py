@@ -4,6 +4,7 @@ summed over ranks, spread over epochs."""
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +75,32 @@ def test_warm_up_is_the_first_epoch_or_where_there_is_no_other_three_steps_but_n
     assert merged["training_time_s"]["mean"] == pytest.approx(counted.seconds.sum() / 2 / counted.epoch.nunique())
 
 
+def test_an_epochs_loss_weighs_each_target_alike() -> None:
+    # 30 targets at 1 and 10 at 3 have a mean of 1.5, where the mean of the ranks would be 2
+    assert metrics.training_loss(metrics.record(RUN)).to_dict() == {1: 1.5, 2: 1.5, 3: 0.75}
+
+
+def test_a_rank_without_targets_does_not_spoil_the_loss() -> None:
+    idle = result(1).steps.assign(local_loss=math.nan, targets=0)
+    assert metrics.training_loss(metrics.record([RUN[0], replace(RUN[1], steps=idle)])).tolist() == [1.0, 1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [([100.0, *[1.0] * 20, *[2.0] * 19, *[50.0] * 9], (20 + 38) / 39), ([3.0], 3.0), ([9.0, 1.0, 3.0], 2.0)],
+)
+def test_seconds_per_iteration_are_those_of_forty_without_the_first(seconds: list[float], expected: float) -> None:
+    steps = pd.DataFrame({"step": range(1, len(seconds) + 1), "seconds": seconds})
+    assert metrics.seconds_per_iteration(steps) == pytest.approx(expected)
+
+
+def test_the_order_of_the_results_does_not_matter_but_a_missing_rank_does() -> None:
+    assert metrics.merge(RUN[::-1]) == metrics.merge(RUN)
+    for results, ranks in ((RUN[1:], "1"), ([RUN[0], RUN[0]], "0, 0"), ([], "")):
+        with pytest.raises(ValueError, match=rf"results of ranks \[{ranks}\], expected one of each rank"):
+            metrics.merge(results)
+
+
 def test_what_is_saved_reads_back(tmp_path: Path) -> None:
     events = trace.event_table([(1, "comm", "all_reduce", 0, None, None, None, 64, 0.25, 0.5)], measured=True)
     local, averaged = {"weight": torch.ones(2)}, {"weight": torch.zeros(2)}
@@ -107,3 +134,9 @@ def test_the_report_has_every_number_of_the_assignments() -> None:
         and "BLEU" not in other
         and "validation" not in other
     )
+
+
+def test_a_run_that_only_judges_has_no_times() -> None:
+    merged = metrics.merge([replace(r, steps=r.steps[:0], accuracy=[0.5]) for r in RUN])
+    assert merged["training_time_s"] == {"mean": None, "std": None} and merged["seconds_per_iteration"] is None
+    assert "training time" not in metrics.report(merged) and "0.5000" in metrics.report(merged)

@@ -23,7 +23,7 @@ from train_commands import free_port
 
 from labkit.base import machine
 from labkit.base.consequence import as_consequence
-from labkit.base.rendezvous import MeetingError, own_addresses
+from labkit.base.rendezvous import LOOPBACK_INTERFACE, MeetingError, own_addresses
 from labkit.launch import launch
 from labkit.train import failure_watch, rank_start
 from labkit.train.rank_start import INTERFACES, VARIABLES, ByHand, Place, RankFacts, joined, place
@@ -78,6 +78,13 @@ def test_among_hosts_a_rank_listens_at_its_own_address_there_and_at_no_other(add
     assert (address, how.port) in opened and {each for each, _ in opened} == {address}
 
 
+def test_what_the_user_has_set_for_gloo_stays(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", LOOPBACK_INTERFACE)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")
+    with joined(alone(), "gloo"):
+        assert [os.environ[name] for name in INTERFACES] == [LOOPBACK_INTERFACE, "eth7"]
+
+
 @pytest.mark.parametrize("fail", [False, True], ids=["returns", "raises"])
 def test_the_group_ends_only_when_the_model_on_it_is_gone_however_the_function_ends(fail, monkeypatch):
     alive, end = [], dist.destroy_process_group
@@ -103,6 +110,12 @@ def test_no_thread_and_no_descriptor_is_left_over():
         with joined(alone(), "gloo"):
             pass
     assert threading.active_count() <= threads and psutil.Process().num_fds() <= descriptors
+
+
+def test_the_timeout_of_each_collective_is_the_one_that_was_given():
+    with joined(alone(), "gloo", timeout_s=77.0):
+        group = dist.distributed_c10d._get_default_group()
+        assert group._get_backend(torch.device("cpu")).options._timeout.seconds == 77
 
 
 # --- which device ---------------------------------------------------------------------------------

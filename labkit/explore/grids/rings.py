@@ -80,9 +80,9 @@ class RingTrace(NamedTuple):
     """What happened to a tensor that ``n`` ranks added up, step by step.
 
     ``states[step, rank, chunk]`` has a bit for each rank whose part has been added; of a recorded
-    ring it may be words for what is no sum of different ranks' parts. ``messages`` are the chunks
-    that went in (step, source, target). ``bytes_sent[step, rank]`` is what a rank has sent before
-    ``step``, in tensors; ``bytes_received`` likewise.
+    ring it may be words for anything but a sum of different ranks' parts. ``messages`` are the
+    chunks that went in (step, source, target). ``bytes_sent[step, rank]`` is what a rank has sent
+    before ``step``, in tensors; ``bytes_received`` likewise.
     """
 
     name: str

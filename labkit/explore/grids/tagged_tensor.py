@@ -23,7 +23,7 @@ def tagged_tensor(rank: int, n: int) -> Any:
 def parts_in(chunk: int, held: np.ndarray) -> int | str:
     """Return a bit for each rank whose part of the chunk has been added in ``held``; 0 for zeros.
 
-    For what is no sum of different ranks' parts of this chunk, return what it is, in words.
+    For anything but a sum of different ranks' parts of this chunk, return in words what it is.
     """
     counts = held[:, chunk]
     if np.isin(counts, (0, 1)).all() and np.abs(held).sum() == counts.sum():

@@ -179,7 +179,7 @@ def parse(text: str) -> State:
     are then as long as F.
 
     Raises StateError, a ValueError, that says where the text is wrong and what was expected there;
-    TypeError for what is no str.
+    TypeError for anything but a str.
     """
     if not isinstance(text, str):
         raise TypeError(f"the state is a {type(text).__name__}, expected a text, such as '1f1b n=4 m=8 F=1 B=2'")
