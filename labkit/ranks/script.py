@@ -83,7 +83,7 @@ def from_cells(
             sources[i] = source, on
         except SyntaxError as error:
             line = source.splitlines()[(error.lineno or 1) - 1].strip()
-            parts.problems.append(f"cell {i}, line {error.lineno}: {line}: {error.msg}, outside a notebook")
+            parts.problems.append(f"cell {i}, line {error.lineno}: {line} (only a notebook can run it)")
     for variable, value in given.items():
         if any(re.search(rf"\b{variable}\b", source) for source, _ in sources.values()):
             parts.need(variable, value, "the cells")

@@ -156,7 +156,7 @@ class ScriptParts:
         name = getattr(fn, "__name__", type(fn).__name__)
         items = [self.literal(each, f"argument {i} of {name}") for i, each in enumerate(args, 1)]
         items += [f"{key}={self.literal(each, f'argument {key} of {name}')}" for key, each in kwargs.items()]
-        return f"{self.literal(fn, f'{name}, which ran,')}({', '.join(items)})"
+        return f"{self.literal(fn, f'{name}, which is called,')}({', '.join(items)})"
 
     def is_new(self, name: str, key: object, who: str) -> bool:
         """Return whether ``name`` is still to be defined. It cannot stand for two things."""
@@ -245,11 +245,11 @@ def _text_of(node: ast.stmt, text: str) -> str:
 
 
 def _class_source(name: str) -> str:
-    """Return the source of a class of a cell. For inspect, classes are in files alone."""
+    """Return the source of a class or a named tuple of a cell, where inspect finds none."""
     for file in reversed(linecache.cache):
         text = "".join(linecache.getlines(file))
-        if re.search(rf"(?m)^class {name}\b", text):
-            return next(_text_of(node, text) for node in ast.parse(text).body if _makes(node, name))
+        if re.search(rf"(?m)^(class +{name}\b|{name} *=)", text):
+            return next((_text_of(node, text) for node in ast.parse(text).body if _makes(node, name)), "")
     return ""
 
 

@@ -153,9 +153,9 @@ def test_all_that_cells_have_and_a_script_cannot_is_named_at_once():
     ]
     given = {"weights": torch.ones(3)}
     assert problems(lambda: script.from_cells([(each, [0, 1]) for each in sources], 2, None, given, "script.py")) == [
-        "- cell 1, line 2: %timeit x: invalid syntax, outside a notebook",
-        "- cell 2, line 2: files = !ls: invalid syntax, outside a notebook",
-        "- cell 3, line 1: await x: 'await' outside function, outside a notebook",
+        "- cell 1, line 2: %timeit x (only a notebook can run it)",
+        "- cell 2, line 2: files = !ls (only a notebook can run it)",
+        "- cell 3, line 1: await x (only a notebook can run it)",
         "- weights, used by the cells, cannot be written (Tensor): make it where it is used",
         "- dist, used by cell 6, stands for something else in another place: rename one",
         "- cell 4 uses pushed, which is not made there",
@@ -189,6 +189,8 @@ class Config:
     rate: float = 0.5
 
 config = Config(2)
+Pair = namedtuple("Pair", "first second")
+pair = Pair(1, Path("data"))
 
 class Net(nn.Module):
     def __init__(self):
@@ -223,7 +225,7 @@ def fn(wrap, act, *, seed=0):
             dist.all_reduce(x)
     ring_all_reduce(x)
     dp.average_gradients(model)
-    return half(x), model.first.bias.grad, config, shapes, tiny, folder, even(4), ETHERNET_1G
+    return half(x), model.first.bias.grad, config, pair, shapes, tiny, folder, even(4), ETHERNET_1G
 '''
 
 
