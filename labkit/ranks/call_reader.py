@@ -1,8 +1,8 @@
 """Read what the notebook sends to a rank that runs cells, also while it is in one.
 
 A thread reads. It hands calls to the main thread, answers questions itself, and ends the call that
-the main thread is in when the notebook says so: it shuts the sockets of the process groups, and
-interrupts what goes on after that.
+the main thread is in when the notebook says so: it interrupts it, and shuts the sockets of the
+process groups, so that a collective that waits raises.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from labkit.ranks import messages
 from labkit.ranks.frames import outwards
 from labkit.ranks.rank_state import OWN_HANDLERS, WATCHES
 
-FIRST_INTERRUPT_S = 0.1  # so long a collective may take to raise once its sockets are shut
+FIRST_INTERRUPT_S = 0.1  # so long the main thread may take to leave before its collectives are ended
 SOON_S = 0.01
 INTERRUPT_S = 0.5  # so often the main thread is interrupted after that
 
@@ -109,15 +109,21 @@ class CallReader:
             self._send(request.answer(*request.args))
 
     def _end(self, number: int) -> None:
-        """Have the main thread leave a call, which it may not have begun yet."""
-        main, patience_s = threading.main_thread().ident, FIRST_INTERRUPT_S
+        """Have the main thread leave a call, which it may not have begun yet.
+
+        It is interrupted first. A collective is ended only once it must have been waiting for a
+        while: gloo may not notice that its sockets are shut while it begins.
+        """
+        main, tries = threading.main_thread().ident, 0
         assert main is not None
         while self._ended < number:
             if self._begun < number:
                 time.sleep(SOON_S)
                 continue
-            self._end_waits(self._interrupts)  # firmly, if an interrupt did not do
-            if not self._has_left.wait(patience_s):
-                patience_s, self._interrupts = INTERRUPT_S, True
-                signal.pthread_kill(main, signal.SIGINT)
+            if tries > 0:
+                self._end_waits(tries > 1)
+            self._interrupts = True
+            signal.pthread_kill(main, signal.SIGINT)
+            self._has_left.wait(INTERRUPT_S if tries else FIRST_INTERRUPT_S)
+            tries += 1
         self._interrupts = False

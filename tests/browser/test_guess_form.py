@@ -64,5 +64,5 @@ def test_a_reader_gives_guesses_of_every_kind(lab):
         expect(page.get_by_text("Your guess: 0.5").locator("visible=true")).to_have_count(1)  # not its card as well
         save(page)
     with lab.opened("guesses", quiet=False) as page:  # ipywidgets tells the console that its models are gone
-        expect(page.get_by_text("Your guess: 0.5").locator("visible=true")).to_have_count(1)
+        expect(page.get_by_text("Your guess: 0.5").locator("visible=true")).to_have_count(1, timeout=30_000)
         expect(page.get_by_text("Error displaying widget").locator("visible=true")).to_have_count(0)

@@ -360,12 +360,13 @@ def interrupted(ranks: Ranks, source: str, when: Callable[[], bool]) -> Keyboard
     "wait",
     [
         "(dist.barrier() if rank == 0 else time.sleep(1000))",
+        "exec('while True: dist.all_reduce(torch.ones(1000))')",
         "exec('while True: pass')",
         "exec('while True:\\n    try: time.sleep(1000)\\n    except ValueError: pass')",
         "__import__('subprocess').run(['sleep', '1000'])",
         "await __import__('asyncio').sleep(1000)",
     ],
-    ids=["in a collective", "in a loop", "asleep", "in a subprocess", "in an await"],
+    ids=["in a collective", "in a loop of collectives", "in a loop", "asleep", "in a subprocess", "in an await"],
 )
 def test_an_interrupt_ends_the_cell_and_keeps_variables(two, tmp_path, wait):
     run(two, "kept = rank + 7")
