@@ -281,7 +281,7 @@ class Ranks:
         if ended:
             lines = [f"The other ranks keep their variables. {_restart(ended)}"]
         elif not pool.in_step:
-            lines.append(self._form_group_anyhow())
+            lines += ["A tensor whose collective was ended may hold part of a result.", self._form_group_anyhow()]
         return " ".join(filter(None, lines))
 
     def _replace(self, ranks: list[int]) -> str:
