@@ -24,7 +24,6 @@ What these share:
     rank_state         where a rank is that stands still
     thread_wait, hang  what it waits for; whether that can come
     script             a function or cells as a script for torchrun, from script_parts
-    plain_values, source_text   what a script can spell out; Python source, read and written
     frames             which lines of a stack are the reader's own
     run                what the reader gets of a run: values, spans, timings
     cells              cells that live on ranks, and what becomes of a fault in one

@@ -29,7 +29,6 @@ from labkit.ranks import pickling
 from labkit.ranks.cell_output import CellDisplay, show
 from labkit.ranks.errors import LaunchTimeout, RankError, how_it_ended
 from labkit.ranks.messages import Done
-from labkit.ranks.plain_values import kept
 from labkit.ranks.plan import LaunchPlan
 from labkit.ranks.pool import LaunchCall, RankPool
 from labkit.ranks.rank_config import CallerEnvironment, GroupNumber
@@ -162,7 +161,7 @@ class Ranks:
         except Exception as error:
             raise TypeError(f"push: this cannot be sent to the ranks: {pickling.explain(values, error)}") from None
         self._names |= self._values(shell.push, packed)
-        self.given |= {name: kept(value) for name, value in values.items()}
+        self.given |= values
 
     def status(self) -> pd.DataFrame:
         """Return a row for each rank: ``rank, pid, device, memory_mb, names, doing``."""

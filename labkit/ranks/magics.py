@@ -119,7 +119,8 @@ class RankMagics(Magics):
     def _export(self, path: str) -> None:
         ranks = self._there()
         try:
-            text = script.from_cells(ranks.cells, ranks.world_size, ranks.plan.link, ranks.given, Path(path).name)
+            name, backend = Path(path).name, ranks.plan.asked_backend
+            text = script.from_cells(ranks.cells, ranks.world_size, ranks.plan.link, ranks.given, name, backend)
             script.write(path, text)
         except (ValueError, OSError) as error:
             raise UsageError(f"%ranks export: {error}") from None

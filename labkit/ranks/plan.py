@@ -31,6 +31,7 @@ class LaunchPlan:
     link: Link | None
     check_collectives: bool = False
     cells: bool = False  # they run cells: a fault costs the cell, not the rank
+    asked_backend: str = "auto"  # which a script of the run keeps
 
     def config(self, rank: int, port: int) -> RankConfig:
         """Return what a rank is told; ``port`` is that of the store where the ranks meet."""
@@ -119,7 +120,8 @@ def decide(
     ]
     threads = threads or max(1, machine.cores() // world_size)
     checked = bool(check_collectives)
-    return LaunchPlan(world_size, chosen, why, devices, timeout_s, threads, bool(init), variables, link, checked)
+    decided = (world_size, chosen, why, devices, timeout_s, threads, bool(init), variables, link, checked)
+    return LaunchPlan(*decided, asked_backend=backend)
 
 
 def _check_ranks(name: str, number: Any) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from labkit import stats, trace
 from labkit.base.measurement_html import as_html
-from labkit.ranks.plain_values import Call
 from labkit.ranks.plan import LaunchPlan
 
 if TYPE_CHECKING:
@@ -37,7 +36,9 @@ class Run:
     _plan: LaunchPlan
     _rows: list[tuple[Any, ...]]
     _notes: list[str]  # what the ranks emulated
-    _call: Call | None = field(default=None, repr=False, compare=False)  # of a function; cells have none
+    _call: functools.partial[Any] | None = field(
+        default=None, repr=False, compare=False
+    )  # of a function; cells have none
 
     @property
     def backend(self) -> str:
@@ -87,10 +88,7 @@ class Run:
 
         if self._call is None:
             raise ValueError("this run is that of a cell, not of a function: %ranks export PATH writes the cells")
-        shown = any(value is not None for value in self.values)
-        plan, name = self._plan, Path(path).name
-        text = script.from_call(self._call, plan.world_size, plan.link, plan.init, shown, name)
-        return script.write(path, text)
+        return script.write(path, script.from_call(self._call, self._plan, Path(path).name))
 
     def __repr__(self) -> str:
         return f"{self.header}\n{self.timings!r}" if self._rows else f"{self.header}\nno spans were recorded"

@@ -7,82 +7,96 @@ all of it in one ValueError.
 from __future__ import annotations
 
 import ast
-import inspect
+import functools
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from labkit.base.files import write_atomically
-from labkit.base.texts import listed
 from labkit.cost import Link
-from labkit.ranks.plain_values import Call
-from labkit.ranks.script_parts import OWN_NAMES, ScriptParts
-from labkit.ranks.source_text import Edits, dotted, flat, import_lines, indented, laid_out, names
+from labkit.ranks.plan import LaunchPlan
+from labkit.ranks.script_parts import ScriptParts, names_of, replaced
 
-MAGIC = re.compile(r": ([%!?]|.*= *[%!]|.*\?$)")  # a line of a magic, a shell command, or a question
+Cells = Sequence[tuple[str, Sequence[int]]]  # a source, and the ranks that it ran on
 
 FIRST_LINE = '"""From a notebook, for torchrun:'  # by which a written script is known
 
 START = """\
-on_gpus = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+{about}
+from __future__ import annotations
+
+import atexit
+import os
+
+import torch
+import torch.distributed as dist
+{imports}
+
+on_gpus = {on_gpus}
 if on_gpus:
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+{group}
+
+def show_value(value):
+    \"\"\"Print a value in one piece, so that lines of ranks do not mix.\"\"\"
+    if value is not None:
+        print(f"rank {{os.environ['RANK']}}: {{value!r}}\\n", end="", flush=True)
+"""
+ENOUGH_GPUS = 'torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])'
+GROUP = """\
 dist.init_process_group("nccl" if on_gpus else "gloo")
 atexit.register(dist.destroy_process_group)  # after an error, too
 """
+OWN_NAMES = {name: f"import {name}" for name in ("atexit", "os", "torch")}
+OWN_NAMES |= {"dist": "import torch.distributed as dist", "on_gpus": "START", "show_value": "START"}
 
 
-def from_call(
-    call: Call,
-    world_size: int,
-    link: Link | None = None,
-    init: bool = True,
-    shown: bool = True,
-    name: str = "script.py",
-) -> str:
-    """Return a script that runs ``call`` on each rank. Variables are written as they are now.
+def from_call(call: functools.partial[Any], plan: LaunchPlan, name: str = "script.py") -> str:
+    """Return a script that makes ``call`` on each rank. Variables are written as they are now.
 
-    ``init``: the script forms the process group. ``shown``: it prints what each rank returns.
     Raises ValueError for what cannot be written.
     """
     __tracebackhide__ = True
-    parts = ScriptParts()
-    line = parts.call(call)
-    _raise(parts.problems)
-    if shown:
-        line = ("show_value(", [("", line)], ")")
-    start = START if init else ""
-    parts.source(start + flat(line), (OWN_NAMES | parts.defined).__getitem__, "the script")
-    block = textwrap.indent(start + laid_out(line, before=4), "    ")
-    return _text(parts, world_size, link, name, [f'if __name__ == "__main__":\n{block}'])
+    parts = ScriptParts(OWN_NAMES)
+    line = f"show_value({parts.call(call.func, call.args, call.keywords)})"
+    parts.definitions.append(line)
+    return _script(parts, plan.world_size, plan.link, name, plan.asked_backend, plan.init)
 
 
 def from_cells(
-    cells: Sequence[tuple[str, Sequence[int]]],
-    world_size: int,
-    link: Link | None = None,
-    given: Mapping[str, Any] | None = None,
-    name: str = "script.py",
+    cells: Cells, world_size: int, link: Link | None, given: dict[str, Any], name: str, backend: str = "auto"
 ) -> str:
     """Return a script that runs ``cells``, each a source and the ranks that it ran on.
 
-    ``given``: variables that the ranks were given from elsewhere. Each rank prints the value of a
-    cell's last line. Raises ValueError for what cannot be written.
+    ``given``: variables that the ranks were given from elsewhere. ``backend``: as it was asked for.
+    Each rank prints the value of a cell's last line. Raises ValueError for what cannot be written.
     """
     __tracebackhide__ = True
-    numbered = [(i, re.sub(r"\A\s*%%(rank|px).*", "", source), on) for i, (source, on) in enumerate(cells, 1)]
-    _raise([problem for i, source, _ in numbered for problem in _only_in_notebook(i, source)])
-    parts = ScriptParts()
-    made = set().union(*(names(source).made for _, source, _ in numbered))
-    parts.defined |= dict.fromkeys(made, "made by a cell")
-    start = parts.source(START, OWN_NAMES.__getitem__, "the script")
-    blocks, known = [], {**(given or {})} | OWN_NAMES
-    for i, source, on in numbered:
-        text = parts.source(_showing_value(source), known.__getitem__, f"cell {i}", cell=True).strip("\n")
-        blocks.append(text and _on_ranks(f"# Cell {i}", text, on, world_size))
-    return _text(parts, world_size, link, name, [start, *filter(None, blocks)])
+    parts = ScriptParts(OWN_NAMES)
+    sources = {}
+    for i, (source, on) in enumerate(cells, 1):
+        source = re.sub(r"\A\s*%%(rank|px).*", "", source)
+        try:
+            compile(source, f"cell {i}", "exec", dont_inherit=True)
+            sources[i] = source, on
+        except SyntaxError as error:
+            line = source.splitlines()[(error.lineno or 1) - 1].strip()
+            parts.problems.append(f"cell {i}, line {error.lineno}: {line}: {error.msg}, outside a notebook")
+    for variable, value in given.items():
+        if any(re.search(rf"\b{variable}\b", source) for source, _ in sources.values()):
+            parts.need(variable, value, "the cells")
+    for i, (source, _) in sources.items():
+        for made in names_of(source)[0] - {*given}:
+            parts.is_new(made, "made by a cell", f"cell {i}")
+    blocks = []
+    for i, (source, on) in sources.items():
+        text = parts.source(_showing_value(source), f"cell {i}", {}).strip("\n")
+        if ast.parse(text).body:
+            blocks.append(f"# Cell {i}\n{_on_ranks(text, on, world_size)}")
+    parts.definitions += blocks
+    return _script(parts, world_size, link, name, backend)
 
 
 def write(path: str | Path, text: str) -> Path:
@@ -90,67 +104,40 @@ def write(path: str | Path, text: str) -> Path:
     __tracebackhide__ = True
     path = Path(path)
     if path.exists() and not path.read_text(errors="replace").startswith(FIRST_LINE):
-        raise FileExistsError(
-            f"{path} is there already, and is not an exported script: delete it, or give another name"
-        )
+        raise FileExistsError(f"{path} is not an exported script: delete it, or give another name")
     write_atomically(path, text.encode())
     return path
 
 
-def _raise(problems: list[str]) -> None:
+def _script(parts: ScriptParts, world_size: int, link: Link | None, name: str, backend: str, init: bool = True) -> str:
     __tracebackhide__ = True
-    if problems:
-        lines = "".join(f"\n- {each}" for each in dict.fromkeys(problems))
+    if parts.problems:
+        lines = "".join(f"\n- {each}" for each in dict.fromkeys(parts.problems))
         raise ValueError(f"this cannot be written as a script:{lines}")
-
-
-def _text(parts: ScriptParts, world_size: int, link: Link | None, name: str, blocks: list[str]) -> str:
-    __tracebackhide__ = True
-    _raise(parts.problems)
-    head = [f'{FIRST_LINE}\n\ntorchrun --nproc-per-node={world_size} {name}\n"""']
+    about = f'{FIRST_LINE}\n\ntorchrun --nproc-per-node={world_size} {name}\n"""\n'
     if link is not None:
-        head.append(f"# The notebook emulated a slower link, {link}. Here messages are not slowed down.")
-    text, before = "\n\n".join([*head, import_lines(parts.imports)]), "imports"
-    for each in [*parts.definitions, *blocks]:
-        kind = "block" if each in blocks or re.match(r"(async )?def |class |@", each) else "variable"
-        gap = {("variable", "variable"): "\n", ("imports", "variable"): "\n\n"}.get((before, kind), "\n\n\n")
-        text, before = f"{text}{gap}{each.strip()}", kind
-    return f"{text}\n"
+        about += f"# The notebook emulated a slower link, {link}. Here messages are not slowed down.\n"
+    imports = "\n".join(sorted({*parts.imports} - {*START.splitlines()}))
+    on_gpus = f"{backend == 'nccl'}  # {backend} was asked for" if backend != "auto" else ENOUGH_GPUS
+    start = START.format(about=about, imports=imports, on_gpus=on_gpus, group=GROUP * init)
+    return "\n\n".join(piece.strip("\n") for piece in [start, *parts.definitions]) + "\n"
 
 
 # --- cells ----------------------------------------------------------------------------------------
 
 
-def _only_in_notebook(number: int, source: str) -> list[str]:
-    """Return what no script can run: magics, shell commands, an await outside a function."""
-    try:
-        code = compile(source, f"cell {number}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-    except SyntaxError as error:
-        lines = [f"line {i}: {line.strip()}" for i, line in enumerate(source.splitlines(), 1)]
-        magics = [f"{line} (only a notebook can run it)" for line in lines if MAGIC.search(line)]
-        return [f"cell {number}, {line}" for line in magics or [f"line {error.lineno}: {error.msg}"]]
-    waits = code.co_flags & inspect.CO_COROUTINE
-    return [f"cell {number} awaits outside a function: call asyncio.run in it"] if waits else []
-
-
 def _showing_value(source: str) -> str:
     """Return a cell with its last expression in show_value(), unless it is hidden by a ``;``."""
-    body, edits = ast.parse(source).body, Edits(source)
-    if not body or not isinstance(last := body[-1], ast.Expr) or edits.after(last).startswith(";"):
+    body = ast.parse(source).body
+    if not body or not isinstance(last := body[-1], ast.Expr) or source.rstrip().endswith(";"):
         return source
-    if isinstance(last.value, ast.Call) and dotted(last.value.func) == ["print"]:
-        return source
-    bare_tuple = isinstance(last.value, ast.Tuple) and not edits.text(last).startswith("(")
-    edits.wrap(last, "show_value((" if bare_tuple else "show_value(", "))" if bare_tuple else ")")
-    return edits.done()
+    value = ast.unparse(last.value)
+    return source if value.startswith("print(") else replaced(source, last, f"show_value({value})")
 
 
-def _on_ranks(comment: str, text: str, on: Sequence[int], world_size: int) -> str:
+def _on_ranks(text: str, on: Sequence[int], world_size: int) -> str:
     """Return a cell's text as some ranks run it."""
-    ranks = sorted(set(on))
-    if ranks == list(range(world_size)):
-        return f"{comment}\n{text}"
-    one = len(ranks) == 1
-    condition = f"== {ranks[0]}" if one else f"in {tuple(ranks)}"
-    body = indented(text) if ast.parse(text).body else f"{indented(text)}\n    pass"
-    return f"{comment}, on {'rank' if one else 'ranks'} {listed(ranks)}\nif dist.get_rank() {condition}:\n{body}"
+    if len(set(on)) == world_size:
+        return text
+    condition = f"if dist.get_rank() in {sorted(set(on))}:\n"
+    return condition + textwrap.indent(ast.unparse(ast.parse(text)), "    ")  # each string in one line

@@ -1,418 +1,276 @@
 """Collect what a script needs above its own lines: imports, and definitions in an order that runs.
 
-What was defined in a cell or in the lab comes as source, plain data as literals, and what is
-installed by import. What cannot come is noted.
+What was defined in a cell or in the lab comes as source, a plain variable as it is now, and the
+rest by import. What cannot come is noted.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
+import copyreg
+import dataclasses
 import functools
 import importlib
-import importlib.util
 import inspect
 import linecache
 import math
+import pickle
 import re
+import symtable
 import sys
+import textwrap
 import types
-from collections.abc import Callable
-from pathlib import PurePath
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from labkit.ranks.plain_values import BRACKETS, Call, LeftOut, fields, is_code, is_lambda, is_leaf, kept
-from labkit.ranks.source_text import (
-    BUILTINS,
-    Edits,
-    Expression,
-    Import,
-    binding,
-    blocks,
-    definition,
-    dotted,
-    flat,
-    laid_out,
-    names,
-    statement_text,
-)
+# Packages of the lab that are plain torch, whose source is written. Others need the lab.
+PLAIN = ("dp", "shard", "pipe", "models", "parallel", "base", "schedule", "cost")
 
-# Packages of the lab that are plain torch or Python, whose source is written. Others need the lab.
-PLAIN = ("dp", "shard", "pipe", "models", "parallel", "base", "cost", "schedule", "simulate", "stats", "lab")
+MAX_CHARACTERS = 5000  # of a variable
 
-ONLY_IN_NOTEBOOK = ("display", "get_ipython", "In", "Out", "_")
-
-
-class LabName(NamedTuple):
-    """What is called ``name`` in a module of the lab."""
-
-    module: str
-    name: str
-
+BUILTINS = frozenset(dir(builtins)) - {"display", "get_ipython"}  # which IPython adds
 
 STAND_INS = {
-    LabName("labkit.trace.spans", "span"): '''\
+    "labkit.trace.spans.span": '''\
 class span(torch.profiler.record_function):
-    """Name a block in what torch.profiler records."""
+    """Name a block in what torch.profiler records, if it ends in the thread where it began."""
 
     def __init__(self, name, lane="compute", **labels):
         super().__init__(name)
 
-    def begin(self):
-        return self  # it ends in another thread, so it is not recorded
-
-    def end(self):
-        pass
+    begin = end = lambda self: self
 ''',
-    LabName("labkit.launch", "device"): '''\
+    "labkit.launch.device": '''\
 def device():
     """Return this rank's own GPU, or the CPU where there is not a GPU for each rank."""
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    return torch.device("cpu")
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpus else torch.device("cpu")
 ''',
-    LabName("labkit.launch", "progress"): '''\
+    "labkit.launch.progress": """\
 def progress(iterable, desc=""):
-    """Show a bar, on rank 0 alone."""
-    return tqdm(iterable, desc=desc, disable=os.environ["RANK"] != "0")
-''',
-    LabName("labkit.ranks.script", "show_value"): '''\
-def show_value(value):
-    """Print a value in one piece, so that lines of ranks do not mix."""
-    if value is not None:
-        print(f"rank {os.environ['RANK']}: {value!r}\\n", end="", flush=True)
-''',
-}
-
-OWN_NAMES = {
-    "atexit": Import("atexit"),
-    "os": Import("os"),
-    "torch": Import("torch"),
-    "dist": Import("torch.distributed", alias="dist"),
-    "tqdm": Import("tqdm.auto", "tqdm"),
-    "show_value": LabName("labkit.ranks.script", "show_value"),
+    return iterable  # without a bar
+""",
 }
 
 
 class ScriptParts:
-    """The imports and definitions of a script, and its ``problems``: what cannot be written."""
+    """The imports and definitions of a script, and its ``problems``: what cannot be written.
 
-    def __init__(self) -> None:
-        self.imports: set[Import] = set()
+    ``defined``: each name at the top level of the script, and a key for what it stands for.
+    """
+
+    def __init__(self, defined: Mapping[str, object]) -> None:
+        self.imports: list[str] = []
         self.definitions: list[str] = []
         self.problems: list[str] = []
-        self.defined: dict[str, Any] = {}  # each name at the top level: what it stands for
-        self._lab_modules: dict[str, types.ModuleType] = {}  # that cells have imported, by name
+        self.defined = dict(defined)
 
     def need(self, name: str, value: Any, who: str) -> None:
         """See that ``name`` is ``value`` in the script, as ``who`` needs it."""
-        value = _origin(value, name)
-        if name in self.defined:
-            known = self.defined[name]
-            if known is not value and not (isinstance(value, Import | LabName) and known == value):
-                self.problems.append(f"{name}, used by {who}, stands for something else in another place: rename one")
-            return
-        self.defined[name] = value
-        own_name = value.name if isinstance(value, LabName) else value.__name__ if is_code(value) else name
-        if isinstance(value, Import):
-            self.imports.add(value)
-        elif is_lambda(value):
-            self.problems.append(f"{name}, used by {who}, is a lambda: name it by def")
-        elif own_name != name:
-            self.need(own_name, value, who)
-            self.definitions.append(f"{name} = {own_name}")
-        elif isinstance(value, LabName):
-            self._write_from_lab(value, who)
-        elif is_code(value):
-            self._write_from_cell(value, who)
-        else:
-            literal = self.literal(value, f"{name}, used by {who},")
-            self.definitions.append(f"{name} = {laid_out(literal, before=len(name) + 3)}")
+        module, own_name = _global_name(value)
+        is_module = isinstance(value, types.ModuleType)
+        if is_module and _in_lab(value.__name__):
+            self.imports.append("import types")
+            if self.is_new(name, value.__name__, who):
+                self.definitions.append(f"{name} = types.SimpleNamespace()")  # which gets what is used of it
+        elif _in_lab(module) and own_name == name:
+            self._need_from_lab(module, name, who)
+        elif is_module or (module not in ("", "__main__", "builtins") and not _in_lab(module)):
+            line = f"import {value.__name__}" if is_module else f"from {module} import {own_name}"
+            line += f" as {name}" * (not line.endswith(f" {name}"))
+            self.is_new(name, line, who)
+            self.imports.append(line)
+        elif self.is_new(name, id(value), who):
+            if own_name == name:
+                self._write_from_cell(name, inspect.unwrap(value), who)
+            else:
+                self.definitions.append(f"{name} = {self.literal(value, f'{name}, used by {who},')}")
 
-    def _write_from_lab(self, value: LabName, who: str) -> None:
-        module, name = value
-        if value in STAND_INS:
-            self.definitions.append(self.source(STAND_INS[value], OWN_NAMES.__getitem__, name))
-            return
-        text = _lab_source(module)
-        statement = binding(parsed(text), name)
-        if name == "TodoError":
-            self.problems.append(f"{who} has a TODO that is not filled in yet")
-        elif module.split(".")[1] not in PLAIN or statement is None:
-            self.problems.append(f"{who} uses {module}.{name}, which works in the lab alone")
-        else:
-            code = self.source(statement_text(text, statement), functools.partial(_of_lab, module), name)
-            code = re.sub(r"(?m)^ *###.*\n", "", code)  # the marks of tasks
-            code = re.sub(r"\blabkit(\.(\w+\.)*|/(\w+/)*)(?=\w)", "", code)  # in docstrings and messages
-            code = code.replace("_labkit_", "_lab_")  # in names of attributes
-            if "labkit" in code:
-                self.problems.append(f"{who} uses {module}.{name}, whose text names the lab")
-            self._define(code, text)
+    def source(self, text: str, who: str, scope: Mapping[str, Any]) -> str:
+        """Return ``text`` without imports of the lab, and see to the names that it uses.
 
-    def _write_from_cell(self, value: Any, who: str) -> None:
-        code, text = _cell_source(value)
-        if code is None:
-            self.problems.append(f"{value.__name__}, used by {who}, is {value!r}, whose source is not there")
-            return
-        self._define(self.source(code, functools.partial(_seen_by, inspect.unwrap(value)), value.__name__), text)
-
-    def _define(self, code: str, whole_text: str) -> None:
-        self.definitions.append(code)
-        if "from __future__ import annotations" in whole_text:
-            self.imports.add(Import("__future__", "annotations"))
-
-    # --- source -----------------------------------------------------------------------------------
-
-    def source(self, text: str, look_up: Callable[[str], Any], who: str, cell: bool = False) -> str:
-        """Return ``text`` as it can stand in the script, and see to the names that it uses.
-
-        Imports of the lab go, and ``dp.f`` becomes ``f``. Of a ``cell`` all imports go to the top.
+        ``scope``: what they stand for, if not for something in the script.
         """
-        tree, edits = ast.parse(text), Edits(text)
-        modules = self._lab_modules if cell else {}
-        for block in blocks(tree):
-            moved = [each for each in block if _of_the_lab(each) or (cell and block is tree.body and _is_import(each))]
-            for statement in moved:
-                edits.delete(statement, leave="pass" if moved == block and block is not tree.body else "")
-                for each in Import.of(statement):
-                    self._move_import(each, modules, who)
-        for name in names(text).free:
-            if not cell or (name not in modules and name not in self.defined):
-                self._need_free_name(name, look_up, modules, who)
-        self._name_directly(tree, edits, modules, who)
-        self._import_submodules(tree)
-        return edits.done()
-
-    def _need_free_name(
-        self, name: str, look_up: Callable[[str], Any], modules: dict[str, types.ModuleType], who: str
-    ) -> None:
-        if name == "__name__":
-            return
-        try:
-            value = look_up(name)
-        except KeyError:
-            if name not in BUILTINS:
-                where = "which only a notebook has" if name in ONLY_IN_NOTEBOOK else "which is not made there"
-                self.problems.append(f"{who} uses {name}, {where}")
-            return
-        if isinstance(value, types.ModuleType) and _in_lab(value.__name__):
-            modules[name] = value
-        else:
-            self.need(name, value, who)
-
-    def _move_import(self, each: Import, modules: dict[str, types.ModuleType], who: str) -> None:
-        root = each.module.partition(".")[0]
-        name = each.alias or each.member or root
-        if not _in_lab(each.module):
-            if each.member != "*":
-                self.need(name, each if each.member or each.alias else Import(root), who)
-            if each.member == "*" or not (each.member or each.alias):
-                self.imports.add(each)
-            return
-        value = _of_lab(each.module, each.member) if each.member else importlib.import_module(each.module)
-        if isinstance(value, types.ModuleType):
-            modules[name] = value if each.member or each.alias else importlib.import_module(root)
-        else:
-            self.need(name, value, who)
-
-    def _name_directly(self, tree: ast.Module, edits: Edits, modules: dict[str, types.ModuleType], who: str) -> None:
-        """Replace ``dp.f`` by ``f``, where dp is a module of the lab."""
-        uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in modules]
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Attribute) or not (path := dotted(node)) or path[0] not in modules:
+        imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+        for node in sorted(imports, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+            if not re.search(r"\blabkit\b", line := ast.unparse(node)):
                 continue
-            owner: Any = modules[path[0]]
-            for part in path[1:-1]:
-                owner = getattr(owner, part, None)
-            if isinstance(owner, types.ModuleType) and _in_lab(owner.__name__):
-                value = _of_lab(owner.__name__, path[-1])
-                if not isinstance(value, types.ModuleType):
-                    edits.replace(node, path[-1])
-                    self.need(path[-1], value, who)
-                    uses = [each for each in uses if each not in list(ast.walk(node))]
-        self.problems += [f"{who} uses the module {node.id} as a value" for node in uses]
+            text = replaced(text, node, "pass" if node.col_offset or ";" in text else "")
+            if isinstance(node, ast.Import) or " as " in line:
+                self.problems.append(f"{who} has {line!r}: write from labkit import ..., without as")
+                continue
+            for alias in node.names:
+                try:
+                    self.need(alias.name, importlib.import_module(f"{node.module}.{alias.name}"), who)
+                except ModuleNotFoundError:  # but a function, or a class
+                    self._need_from_lab(node.module or "", alias.name, who)
+        home = scope.get("__name__", "")
+        for name in sorted(names_of(text)[1], key=text.index):
+            if name in scope and _in_lab(home) and _lab_source(home, name)[1]:
+                self._need_from_lab(home, name, who)
+            elif name in scope:
+                self.need(name, scope[name], who)
+            elif name not in BUILTINS and name not in self.defined and not _in_lab(home):  # which TYPE_CHECKING has
+                self.problems.append(f"{who} uses {name}, which is not made there")
+        self._need_attributes(text, who)
+        return text
 
-    def _import_submodules(self, tree: ast.Module) -> None:
-        """Import a.b.c where it is used by that name, and importing a may not bring it."""
-        for node in ast.walk(tree):
-            path = dotted(node) if isinstance(node, ast.Attribute) else []
-            root = self.defined.get(path[0]) if path else None
-            if isinstance(root, Import) and not root.member:
-                module = ".".join([root.module, *path[1:]])
-                there = getattr(sys.modules.get(module), "__name__", None) == module
-                comes_along = re.match(r"(torch|numpy)\.\w+$|torch\.nn\.", module)
-                if there and not comes_along:
-                    self.imports.add(Import(module))
+    def literal(self, value: Any, what: str) -> str:
+        """Return an expression for a plain value, as pickle would make it, with the names in it."""
+        with contextlib.suppress(Exception):  # from any class's own way to be pickled
+            if len(text := self._literal(value, what)) <= MAX_CHARACTERS:
+                return text
+        self.problems.append(f"{what} cannot be written ({type(value).__qualname__}): make it where it is used")
+        return "..."
 
-    # --- expressions ------------------------------------------------------------------------------
-
-    def call(self, call: Call) -> tuple[str, list[tuple[str, Expression]], str]:
-        """Return the call as an expression. Arguments of partials are among the others."""
-        fn, args, kwargs = call
-        if isinstance(fn, functools.partial):
-            return self.call(Call(fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}))
-        name = getattr(fn, "__name__", type(fn).__name__)
-        items = [("", self.literal(each, f"argument {i} of {name}")) for i, each in enumerate(args, 1)]
-        items += [(f"{key}=", self.literal(each, f"argument {key} of {name}")) for key, each in kwargs.items()]
-        return f"{flat(self.literal(fn, f'{name}, which ran,'))}(", items, ")"
-
-    def literal(self, value: Any, what: str) -> Expression:
-        """Return an expression for ``value``, and see to the names in it."""
-        left = kept(value)
-        kind = type(value).__name__
-        if isinstance(left, LeftOut):
-            self.problems.append(f"{what} is {left.description}: make it where it is used")
-            return "..."
-        if is_lambda(value):
-            self.problems.append(f"{what} is a lambda, or holds one: name it by def")
-            return "..."
-        if is_leaf(value):
-            return self._leaf(value)
-        if is_code(value) or isinstance(value, types.ModuleType):
-            name = value.__name__.rpartition(".")[2]
-            if vars(builtins).get(name) is not value:
-                self.need(name, value, what.removesuffix(","))
+    def _literal(self, value: Any, what: str) -> str:
+        kind, (module, name) = type(value), _global_name(value)
+        if kind in (bool, int, str, bytes, complex, type(None), type(...)):
+            return repr(value)
+        if kind is float:
+            return repr(value) if math.isfinite(value) else f'float("{value}")'
+        if kind is list:
+            return f"[{', '.join(self.literal(each, what) for each in value)}]"
+        if kind is tuple:
+            return f"({''.join(f'{self.literal(each, what)}, ' for each in value).rstrip(' ')})"
+        if kind is dict:
+            pairs = [f"{self.literal(key, what)}: {self.literal(each, what)}" for key, each in value.items()]
+            return f"{{{', '.join(pairs)}}}"
+        if name and module in ("builtins", "torch"):
+            return f"torch.{name}" if module == "torch" else name
+        if name:
+            self.need(name, value, what.rstrip(","))
             return name
-        if isinstance(value, functools.partial):
-            self.need("functools", Import("functools"), what)
-            opening, items, _ = self.call(Call(value.func, value.args, value.keywords))
-            return "functools.partial(", [("", opening[:-1]), *items], ")"
-        if kind == "dict":
-            return "{", [(f"{flat(self.literal(key, what))}: ", self.literal(value[key], what)) for key in value], "}"
-        if kind in BRACKETS:
-            opening, closing = BRACKETS[kind]
-            items = [("", self.literal(each, what)) for each in value]
-            return (opening, items, closing) if items or opening in "[(" else f"{kind}()"
-        self.need(kind, type(value), what.removesuffix(","))
-        return f"{kind}(", [("", self.literal(each, what)) for each in fields(value) or []], ")"
+        if dataclasses.is_dataclass(value):
+            return self.call(kind, (), {x.name: getattr(value, x.name) for x in dataclasses.fields(value) if x.init})
+        make, args, *state = value.__reduce_ex__(2)
+        if make is copyreg.__newobj__:  # type: ignore[attr-defined]
+            make, *args = args
+        if make.__name__.startswith("_") or any(each is not None for each in state):
+            raise TypeError
+        return self.call(make, args, {})
 
-    def _leaf(self, value: Any) -> str:
-        if isinstance(value, str):
-            text = repr(value)
-            return f'"{text[1:-1]}"' if text[0] == "'" and '"' not in text else text
-        if isinstance(value, float) and not math.isfinite(value):
-            return f'float("{value}")'
-        if isinstance(value, PurePath):
-            self.need("Path", Import("pathlib", "Path"), "a path")
-            return f"Path({self._leaf(str(value))})"
-        if type(value).__module__ == "torch":
-            self.need("torch", Import("torch"), "a dtype or a device")
-            return f'torch.device("{value}")' if type(value).__name__ == "device" else repr(value)
-        return repr(value)
+    def call(self, fn: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
+        """Return a call as an expression."""
+        name = getattr(fn, "__name__", type(fn).__name__)
+        items = [self.literal(each, f"argument {i} of {name}") for i, each in enumerate(args, 1)]
+        items += [f"{key}={self.literal(each, f'argument {key} of {name}')}" for key, each in kwargs.items()]
+        return f"{self.literal(fn, f'{name}, which ran,')}({', '.join(items)})"
+
+    def is_new(self, name: str, key: object, who: str) -> bool:
+        """Return whether ``name`` is still to be defined. It cannot stand for two things."""
+        new = name not in self.defined
+        if self.defined.setdefault(name, key) != key:
+            self.problems.append(f"{name}, used by {who}, stands for something else in another place: rename one")
+        return new
+
+    def _write_from_cell(self, name: str, value: Any, who: str) -> None:
+        scope, code = vars(sys.modules["__main__"]), ""
+        with contextlib.suppress(OSError, TypeError):
+            if isinstance(value, types.FunctionType):
+                scope = value.__globals__ | dict(inspect.getclosurevars(value).nonlocals)
+                code = textwrap.dedent(inspect.getsource(value))
+            else:
+                code = _class_source(name) or inspect.getsource(value)
+        if not code:
+            self.problems.append(f"{name}, used by {who}, cannot be written: its source is not there")
+        self.definitions.append(self.source(code, name, scope))
+
+    def _need_from_lab(self, module: str, name: str, who: str) -> None:
+        module, text = _lab_source(module, name)
+        key = f"{module}.{name}"
+        if key not in STAND_INS and (module.split(".")[1] not in PLAIN or not text):
+            self.problems.append(f"{name}, used by {who}, is {key}, which works in the lab alone")
+        elif self.is_new(name, key, who):
+            self.definitions.append(STAND_INS.get(key) or self.source(text, name, vars(sys.modules[module])))
+
+    def _need_attributes(self, text: str, who: str) -> None:
+        """See to ``dp.f``, where dp is a module of the lab, and to ``a.b``, where b is a module."""
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                root, full = node.value.id, f"{node.value.id}.{node.attr}"
+                module = str(self.defined.get(root))
+                if _in_lab(module) and module in sys.modules:
+                    self._need_from_lab(module, node.attr, who)
+                    if self.is_new(full, full, who):
+                        self.definitions.append(f"{full} = {node.attr}")
+                elif module == f"import {root}" != "import torch":  # which brings its own
+                    self.imports += [f"import {full}"] * (getattr(sys.modules.get(full), "__name__", "") == full)
 
 
 # --- where values come from -----------------------------------------------------------------------
 
 
-def _in_lab(module: str | None) -> bool:
-    return (module or "").partition(".")[0] == "labkit"
+def _in_lab(module: str) -> bool:
+    return module.partition(".")[0] == "labkit"
 
 
-def _is_import(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Import | ast.ImportFrom)
-
-
-def _of_the_lab(statement: ast.stmt) -> bool:
-    return _is_import(statement) and any(_in_lab(each.module) for each in Import.of(statement))
-
-
-parsed = functools.lru_cache(maxsize=64)(ast.parse)
-
-
-def _lab_source(module: str) -> str:
-    return inspect.getsource(importlib.import_module(module))
-
-
-def _of_lab(module: str, name: str) -> types.ModuleType | LabName:
-    """Return what a module of the lab has under a name. Raises KeyError if that is nothing."""
-    owner = importlib.import_module(module)
-    value = vars(owner).get(name)
-    if isinstance(value, types.ModuleType):
-        return value
-    if value is None and hasattr(owner, "__path__") and importlib.util.find_spec(f"{module}.{name}"):
-        return importlib.import_module(f"{module}.{name}")
-    if not binding(parsed(_lab_source(module)), name):
-        raise KeyError(name)
-    return LabName(module, name)
-
-
-def _origin(value: Any, name: str) -> Any:
-    """Return the Import or the LabName that gives ``value`` as ``name``, else the value itself."""
-    if isinstance(value, types.ModuleType):
-        value = Import(value.__name__)
-    elif is_code(value) and _in_lab(value.__module__):
-        value = LabName(value.__module__, value.__qualname__)
-    elif not isinstance(value, Import | LabName):
-        value = _installed(value, name) or value
-    if isinstance(value, Import) and _in_lab(value.module):
-        value = LabName(value.module, value.member)
-    if isinstance(value, LabName):
-        value = _followed(value)
-    if not isinstance(value, Import):
-        return value
-    package, _, last = value.module.rpartition(".")
-    if not value.member and package and last == name:
-        return Import(package, last)  # from torch import nn
-    return value._replace(alias="" if name == (value.member or value.module) else name)
-
-
-def _followed(value: LabName) -> LabName | Import:
-    """Return the module of the lab that defines ``value``, or where the lab imports it from."""
-    while value not in STAND_INS:
-        statement = binding(parsed(_lab_source(value.module)), value.name)
-        if statement is None or not _is_import(statement):
-            break
-        each = next(each for each in Import.of(statement) if value.name in (each.alias, each.member, each.module))
-        if not _in_lab(each.module):
-            return each
-        value = LabName(each.module, each.member)
-    return value
-
-
-def _installed(value: Any, name: str) -> Import | None:
-    """Return an import of what an installed module holds, from the shortest one that has it."""
-    name = getattr(value, "__name__", None) or getattr(value, "_name", None) or name
-    module = getattr(value, "__module__", None)
-    if module is None and is_code(value):  # such as torch.ones
-        holders = [each for each, module in list(sys.modules.items()) if vars(module).get(name) is value]
-        module = min(holders, key=len, default=None)
-    if not isinstance(module, str) or not _is_installed(module.partition(".")[0]):
-        return None
-    path = module.split(".")
-    prefixes = [".".join(path[:n]) for n in range(1, len(path) + 1)]
-    homes = [each for each in prefixes if getattr(sys.modules.get(each), name, None) is value]
-    return Import(homes[0], name) if homes else None
-
-
-def _is_installed(package: str) -> bool:
+def _global_name(value: Any) -> tuple[str, str]:
+    """Return the module and the name by which pickle finds a function or a class, else blanks."""
+    is_code = isinstance(value, type | types.FunctionType | types.BuiltinFunctionType) or hasattr(value, "__wrapped__")
     try:
-        return package != "__main__" and importlib.util.find_spec(package) is not None
-    except ValueError:  # a module that was made by hand
-        return False
+        name = value.__name__ if is_code else value.__reduce_ex__(2)
+        module = pickle.whichmodule(value, name) if name.isidentifier() else ""  # type: ignore[attr-defined]
+    except Exception:  # from any class's own way to be pickled
+        return "", ""
+    found = module == "__main__" or getattr(sys.modules.get(module), name, None) is value
+    return (module, name) if found else ("", "")
 
 
-def _cell_source(value: Any) -> tuple[str | None, str]:
-    """Return the source of a function or a class, and that of the cell or file around it.
+def _lab_source(module: str, name: str) -> tuple[str, str]:
+    """Return the module of the lab that defines what ``module`` calls ``name``, and its source."""
+    text = inspect.getsource(importlib.import_module(module))
+    for node in _parsed(text).body:
+        if isinstance(node, ast.ImportFrom) and name in [
+            each.name for each in node.names if _in_lab(node.module or "")
+        ]:
+            return _lab_source(node.module or "", name)
+        if _makes(node, name):
+            return module, re.sub(r"(?m)^ *###.*\n", "", _text_of(node, text))  # without the marks of tasks
+    return module, ""
 
-    It is found by name: after an edit, IPython's autoreload leaves wrong line numbers.
-    """
-    value, line = inspect.unwrap(value), 1
-    if isinstance(value, types.FunctionType):
-        files, line = [value.__code__.co_filename], value.__code__.co_firstlineno
-    else:
-        methods = [each for each in vars(value).values() if isinstance(each, types.FunctionType)]
-        files = [*(each.__code__.co_filename for each in methods), *reversed(linecache.cache)]
-    for file in files:
+
+_parsed = functools.lru_cache(maxsize=64)(ast.parse)
+
+
+def _makes(node: ast.stmt, name: str) -> bool:
+    targets = getattr(node, "targets", [getattr(node, "target", None)])
+    return name in [getattr(node, "name", None), *(getattr(each, "id", None) for each in targets)]
+
+
+def _text_of(node: ast.stmt, text: str) -> str:
+    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))])
+    return "\n".join(text.splitlines()[first - 1 : node.end_lineno]) + "\n"
+
+
+def _class_source(name: str) -> str:
+    """Return the source of a class of a cell. For inspect, classes are in files alone."""
+    for file in reversed(linecache.cache):
         text = "".join(linecache.getlines(file))
-        if re.search(rf"\b(def|class) +{value.__name__}\b", text) and (found := definition(text, value.__name__, line)):
-            return found, text
-    return None, ""
+        if re.search(rf"(?m)^class {name}\b", text):
+            return next(_text_of(node, text) for node in ast.parse(text).body if _makes(node, name))
+    return ""
 
 
-def _seen_by(value: Any, name: str) -> Any:
-    """Return what a function or a class finds under a name. Raises KeyError if that is nothing."""
-    if not isinstance(value, types.FunctionType):
-        return vars(sys.modules[value.__module__])[name]
-    if name in value.__code__.co_freevars:
-        return inspect.getclosurevars(value).nonlocals[name]
-    return value.__globals__[name]
+# --- text -----------------------------------------------------------------------------------------
+
+
+def names_of(text: str) -> tuple[set[str], set[str]]:
+    """Return the names that a source makes at its top level, and those that it only uses."""
+    tables = [symtable.symtable(text, "<source>", "exec")]
+    for table in tables:
+        tables += table.get_children()
+    symbols = [each for table in tables for each in table.get_symbols() if table is tables[0] or each.is_global()]
+    imported = {each.get_name() for each in symbols if each.is_imported()}
+    made = {each.get_name() for each in symbols if each.is_assigned()} - imported
+    used = {each.get_name() for each in symbols if each.is_referenced()} - imported - made
+    return made, {name for name in used if not name.startswith("__")}
+
+
+def replaced(text: str, node: ast.stmt, new: str) -> str:
+    """Return ``text`` with ``new`` in the place of a statement."""
+    lines = text.encode().splitlines(keepends=True)  # in bytes, as the tree counts its columns
+    before = b"".join(lines[: node.lineno - 1]) + lines[node.lineno - 1][: node.col_offset]
+    after = b"".join(lines[(node.end_lineno or 1) - 1 :])[node.end_col_offset :]
+    return (before + new.encode() + after).decode()

@@ -15,7 +15,6 @@ from labkit import trace
 from labkit.ranks import pickling
 from labkit.ranks.cell_output import CellDisplay, show
 from labkit.ranks.messages import Done
-from labkit.ranks.plain_values import Call
 from labkit.ranks.plan import LaunchPlan, decide
 from labkit.ranks.pool import LaunchCall, RankPool
 from labkit.ranks.rank_config import CallerEnvironment
@@ -71,7 +70,7 @@ class WarmRanks:
         seconds = time.monotonic() - since
         rows, notes = spans(dict(enumerate(answers)), start_ns)
         values = [self._decode(answer.value) for answer in answers]
-        return Run(values, seconds, self._plan, rows, notes, Call(fn, args, kwargs).kept())
+        return Run(values, seconds, self._plan, rows, notes, functools.partial(fn, *args, **kwargs))
 
     def _started(self, since: float) -> RankPool:
         """Return the ranks, which are asked for if there are none, or none that can go on."""
