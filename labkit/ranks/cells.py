@@ -303,9 +303,9 @@ class Ranks:
             self._running().end_call(CellDisplay(), 0.0)
             lost = self._replace(list(range(self.world_size)))
             self._form_group()
-            return f"They could not form a new process group. {lost}"
+            return f"The ranks could not form a new process group. {lost}"
         again = f" {listed(sorted(old))} {'belongs' if len(old) == 1 else 'belong'} to the old one: make it anew."
-        return "They are in a new process group." + again * bool(old)
+        return "The ranks are in a new process group." + again * bool(old)
 
     def _form_group(self) -> set[str]:
         """Have all ranks form a new process group. Return the names that hold an old one."""

@@ -247,7 +247,7 @@ def test_a_rank_that_raises_frees_the_others_from_their_collective(two):
     run(two, "kept = rank")
     error = fails(two, "if rank == 1: raise ValueError('on purpose')\ndist.barrier()")
     assert str(error) == "rank 1 raised ValueError: on purpose"
-    assert "They are in a new process group" in notes(error)
+    assert "The ranks are in a new process group" in notes(error)
     assert two["kept"] == [0, 1]
     assert sums(two) == ["2.0", "2.0"]
 
@@ -318,7 +318,7 @@ def test_names_that_hold_the_old_group_are_listed(two):
 
 def test_a_cell_that_leaves_the_group_out_of_step_is_followed_by_a_new_one(two, capfd):
     run(two, "if rank == 0: dist.all_reduce(torch.ones(1), async_op=True)")
-    assert "the cell left the process group out of step. They are in a new process group" in capfd.readouterr().out
+    assert "the cell left the process group out of step. The ranks are in a new process group" in capfd.readouterr().out
     assert sums(two) == ["2.0", "2.0"]
 
 

@@ -153,7 +153,7 @@ def test_export_writes_the_cells_as_a_script_and_says_how_to_run_it(four, shell,
     path.write_text("mine")
     assert "UsageError: %ranks export: " in run(shell, f"%ranks export {path}") and path.read_text() == "mine"
     four.cells = [("%%ranks\n%time x = 1\n", [0])]
-    assert "cell 1, line 2: %time x = 1 (only a notebook can run it)" in run(shell, "%ranks export other.py")
+    assert "cell 1, line 2: %time x = 1" in run(shell, "%ranks export other.py")
 
 
 # --- %%ranks --------------------------------------------------------------------------------------
