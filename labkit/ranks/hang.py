@@ -144,7 +144,7 @@ class _Ranks:
         """Return where a rank is."""
         state = self.states[rank]
         if not state.in_call:
-            return "has returned from the function" if state.called else NOT_CALLED
+            return "has returned" if state.called else NOT_CALLED
         where = f"{_where(state.place)}{_source(state.place)}"
         if not self.blocked_by[rank]:
             return f"waits for {'its GPU' if state.wait == 'gpu' else 'a thread of its own'}, {where}"

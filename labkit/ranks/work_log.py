@@ -11,13 +11,14 @@ so, and only its messages are known, and in which function of torch.distributed 
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import sys
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -247,7 +248,8 @@ def _recorded_collectives() -> tuple[list[Begun], str]:
     if dump is None:
         return [], "this torch has no flight recorder"
     try:
-        entries = pickle.loads(dump(True, True))["entries"]
+        with _without_inductor():
+            entries = pickle.loads(dump(True, True))["entries"]
         # The name of a group that has begun nothing was another one's in what is recorded.
         groups = [(group, name) for group, name in _names_of_groups().items() if _n_begun_in(group)]
         names = {str(name): tuple(_ranks_of(group)) for group, name in groups}
@@ -257,6 +259,24 @@ def _recorded_collectives() -> tuple[list[Begun], str]:
         return [_recorded(each, names) for each in ours[-MAX_COLLECTIVES:]], ""
     except Exception as error:  # of another version
         return [], f"torch's flight recorder cannot be read ({type(error).__name__})"
+
+
+@contextlib.contextmanager
+def _without_inductor() -> Iterator[None]:
+    """Keep torch from importing torch._inductor, which takes a second of CPU, to read a stack.
+
+    It asks that package for the source of code that was compiled. Without it there is none.
+    """
+    if "torch._inductor" in sys.modules:
+        yield
+        return
+    stand_in: Any = object()
+    torch._inductor = stand_in
+    try:
+        yield
+    finally:
+        if vars(torch).get("_inductor") is stand_in:  # else it was imported meanwhile
+            del torch._inductor
 
 
 def _recorded(entry: dict[str, Any], names: dict[str, tuple[int, ...]]) -> Begun:

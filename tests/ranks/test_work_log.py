@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from labkit.launch import launch
 from labkit.ranks import work_log
 from labkit.ranks.errors import format_error
-from labkit.ranks.work_log import WorkLog
+from labkit.ranks.work_log import WORK_LOG, WorkLog
 
 
 class Gloo:
@@ -194,6 +195,19 @@ def sends_with_tags_of_their_own():
 
 def test_what_was_sent_and_received_is_not_kept():
     assert launch(sends_with_tags_of_their_own, world_size=2, backend="gloo").values == [0, 0]
+
+
+def what_reading_the_log_imports() -> tuple[str, set[str]]:
+    dist.all_reduce(torch.ones(1))
+    before = set(sys.modules)
+    (*_, last), _ = WORK_LOG.begun()
+    assert "_inductor" not in vars(torch) or "torch._inductor" in before  # nothing else stands in its place
+    return last.name, set(sys.modules) - before
+
+
+def test_to_read_the_log_torch_imports_no_compiler():
+    for name, imported in launch(what_reading_the_log_imports, world_size=2, backend="gloo").values:
+        assert name == "all_reduce" and not [each for each in imported if each.startswith("torch._")]
 
 
 def test_a_traceback_has_no_line_of_the_log(log):
