@@ -64,14 +64,17 @@ class CallReader:
     # --- in the main thread -----------------------------------------------------------------------
 
     def receive(self) -> tuple[bytearray, bytearray]:
-        """Return the next call, which begins now. EOFError once the notebook has gone."""
+        """Return the next call. EOFError once the notebook has gone."""
         call = self._calls.get()
         if call is None:
             raise EOFError
+        return call
+
+    def begin(self) -> None:
+        """Note that the call begins: it may be interrupted from now on."""
         signal.signal(signal.SIGINT, self.interrupt)  # a cell may have set another
         self._has_left.clear()
         self._begun += 1
-        return call
 
     def leave(self) -> None:
         """Note that the call has ended: what comes now is not interrupted."""
@@ -117,11 +120,12 @@ class CallReader:
         main, tries = threading.main_thread().ident, 0
         assert main is not None
         while self._ended < number:
-            if self._begun < number:
+            if self._begun == self._ended:  # none has begun yet
                 time.sleep(SOON_S)
                 continue
             if tries > 0:
-                self._end_waits(tries > 1)
+                with contextlib.suppress(Exception):  # this thread has to go on
+                    self._end_waits(tries > 1)
             self._interrupts = True
             signal.pthread_kill(main, signal.SIGINT)
             self._has_left.wait(INTERRUPT_S if tries else FIRST_INTERRUPT_S)

@@ -11,6 +11,7 @@ their variables.
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import linecache
 import pickle
@@ -133,11 +134,15 @@ class Ranks:
         self._names |= {rank: names for rank, (_, names) in values.items()}
         self.last = Run([text for text, _ in values.values()], seconds, self.plan, *spans(answers, start_ns))
         self.cells.append((source, ranks))
-        self._form_group_if_out_of_step()
+        with uninterrupted():
+            self._form_group_if_out_of_step()
         return CellRun(self.last, display.bundles)
 
     def __getitem__(self, name: str) -> list[Any]:
-        """Return a variable's value of each rank. KeyError names the ranks that lack it."""
+        """Return a variable's value of each rank, leaving out ranks that have ended.
+
+        KeyError names the ranks that lack it, TypeError says why it cannot be sent here.
+        """
         __tracebackhide__ = True
         from labkit.ranks import shell
 
@@ -191,9 +196,12 @@ class Ranks:
         for rank in ranks:
             self._check_rank(rank)
         some = sorted({*ranks, *self._ended()} if ranks else range(self.world_size))
-        self._running().replace(some)
-        self._names |= {rank: [] for rank in some}
-        self._form_group()
+        with uninterrupted():  # a group that is half formed is of no use
+            self._running().replace(some)
+            self._names |= {rank: [] for rank in some}
+            formed = self._form_group_anyhow()
+        if len(some) < self.world_size:
+            show(f"labkit: {formed}\n")
 
     def complete(self, code: str, cursor: int, timeout_s: float = 0.5) -> list[str]:
         """Return what may stand for the word before ``cursor``, as rank 0's shell completes it.
@@ -258,7 +266,7 @@ class Ranks:
             return dict(zip(ranks, self._running().run(call, display, ranks), strict=True))
         except BaseException as error:
             error.shown = display.bundles  # type: ignore[attr-defined]
-            with uninterrupted():
+            with contextlib.suppress(KeyboardInterrupt), uninterrupted():  # one more says nothing new
                 error.add_note(f"\n{self._recover(display)}")
             raise
 
@@ -274,13 +282,18 @@ class Ranks:
         pool = self._running()
         lines = ["Variables are kept."]
         if stuck := [handle.rank for handle in pool.end_call(display, LEAVE_CELL_S)]:
-            lines = [f"{_ranks(stuck)} could not be interrupted within {LEAVE_CELL_S:.0f} s, as in a call of C code."]
+            lines = [
+                f"{_ranks(stuck).capitalize()} could not be interrupted within {LEAVE_CELL_S:.0f} s, as in a call of C code."
+            ]
             lines.append(self._replace(sorted({*stuck, *self._ended()})))  # those that have ended as well
         ended = sorted(self._ended())
         if ended:
             lines = [f"The other ranks keep their variables. {_restart(ended)}"]
         elif not pool.in_step:
-            lines += ["A tensor whose collective was ended may hold part of a result.", self._form_group_anyhow()]
+            before = pool.handles[:]
+            formed = self._form_group_anyhow()
+            partial = "A tensor whose collective was ended may hold part of a result."
+            lines = [*lines, partial, formed] if pool.handles == before else [*lines[1:], formed]
         return " ".join(filter(None, lines))
 
     def _replace(self, ranks: list[int]) -> str:
@@ -289,7 +302,7 @@ class Ranks:
         self._running().replace(ranks)
         self._names |= {rank: [] for rank in ranks}
         were = "was" if len(ranks) == 1 else "were"
-        return f"{_ranks(ranks)} {were} started anew, so {'; '.join(lost) or 'what a cell had left there'} is lost."
+        return f"{_ranks(ranks).capitalize()} {were} started anew, so {'; '.join(lost) or 'what a cell had left there'} is lost."
 
     def _form_group_if_out_of_step(self) -> None:
         if not self._running().in_step and not self._ended():
@@ -300,7 +313,6 @@ class Ranks:
         try:
             old = self._form_group()
         except (RankError, LaunchTimeout):
-            self._running().end_call(CellDisplay(), 0.0)
             lost = self._replace(list(range(self.world_size)))
             self._form_group()
             return f"The ranks could not form a new process group. {lost}"
@@ -312,7 +324,9 @@ class Ranks:
         from labkit.ranks import shell
 
         self._group += 1
-        answers = self._running().run(self._packed(shell.holders, (), FORM_GROUP_S), CellDisplay())
+        starting = any(handle.calls == 0 for handle in self._running().handles)
+        patience_s = max(FORM_GROUP_S, self.plan.timeout_s) if starting else FORM_GROUP_S
+        answers = self._running().run(self._packed(shell.holders, (), patience_s), CellDisplay())
         held = [shell.Holders(*pickling.loads(answer.value)) for answer in answers]
         self._names = {rank: each.names for rank, each in enumerate(held)}
         return {name for each in held for name in each.old}
@@ -335,7 +349,7 @@ def _s(ranks: Any) -> str:
 
 
 def _restart(ranks: list[int]) -> str:
-    return f"Bring it back, without variables: %ranks restart {' '.join(map(str, ranks))}"
+    return f"Bring {'it' if len(ranks) == 1 else 'them'} back, without variables: %ranks restart {' '.join(map(str, ranks))}"
 
 
 def _memory_mb(handle: RankHandle) -> float:

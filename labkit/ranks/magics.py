@@ -78,7 +78,8 @@ class RankMagics(Magics):
                 self._stop()
             case ["restart", *numbers]:
                 ranks = self._there()
-                ranks.restart(*(_numbers(",".join(numbers), ranks.world_size) or range(ranks.world_size)))
+                some = _numbers(",".join(numbers), ranks.world_size, "%ranks restart")
+                ranks.restart(*(some or range(ranks.world_size)))
             case ["export", path]:
                 self._export(path.strip("\"'"))
             case words:
@@ -203,18 +204,18 @@ def _show(shown: dict[int, list[dict[str, Any]]], world_size: int) -> None:
         display(output)
 
 
-def _numbers(text: str, world_size: int) -> list[int] | None:
+def _numbers(text: str, world_size: int, magic: str = "%%ranks") -> list[int] | None:
     """Return the ranks that ``0,2``, ``0-2`` or ``[0, 2]`` names; None for nothing: all."""
     words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
     numbers: set[int] = set()
     for word in words:
         ends = re.fullmatch(r"(\d+)(?:-(\d+))?", word)
         if ends is None or int(ends[1]) > int(ends[2] or ends[1]):
-            raise UsageError(f"%%ranks {text.strip()}: {word!r} is no rank; expected such as 0, 0,2 or 0-2")
+            raise UsageError(f"{magic} {text.strip()}: {word!r} is not a rank; expected something like 0, 0,2 or 0-2")
         numbers |= set(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
     if missing := sorted(number for number in numbers if number >= world_size):
         there = "rank 0 alone is" if world_size == 1 else f"ranks 0 to {world_size - 1} are"
-        raise UsageError(f"%%ranks {text.strip()}: rank {missing[0]} is not there; {there}")
+        raise UsageError(f"{magic} {text.strip()}: rank {missing[0]} is not there; {there}")
     return sorted(numbers) or None
 
 

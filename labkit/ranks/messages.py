@@ -47,6 +47,7 @@ class Done(NamedTuple):
     notes: list[str]  # what was emulated
     group_state: tuple[int, ...] | None  # see Rank._group_state
     value: Buffer = b""
+    calls: int = 0  # of the notebook, so far: this answers the last
 
 
 class Failed(NamedTuple):
@@ -58,6 +59,7 @@ class Failed(NamedTuple):
     traceback: str
     is_consequence: bool  # of another rank's, which is the one to report
     group_state: tuple[int, ...] | None = None  # see Rank._group_state
+    calls: int = 0  # as in Done
 
 
 class Shown(NamedTuple):

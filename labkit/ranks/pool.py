@@ -26,7 +26,7 @@ from labkit.ranks.errors import NCCL_ADVICE, LaunchTimeout, RankError, check_loo
 from labkit.ranks.hang import FRESH_S, QUIET_S, Hang, find_hang
 from labkit.ranks.messages import NOWHERE, Completed, Done, Failed, Progress, RankState
 from labkit.ranks.plan import LaunchPlan
-from labkit.ranks.rank_config import working_directory
+from labkit.ranks.rank_config import CallerEnvironment, working_directory
 from labkit.ranks.rank_handle import Died, RankHandle
 from labkit.ranks.rank_process import STACKS_SIGNAL
 from labkit.ranks.server_handle import ServerHandle
@@ -35,6 +35,7 @@ GRACE_S = 0.25  # after a first failure, how long to listen for the one that cau
 STACKS_S = 1.0  # how long a rank may take to write its stack
 EXIT_S = 2.0  # how long a rank may take to end by itself
 DRAIN_S = 2.0  # how long to go on reading what a rank has printed once it has answered
+WHOLE_S = 5.0  # how long the rest of a message may take, of ranks that run cells
 WAKE_S = 0.5  # so often a thread that waits for ranks checks whether it should stop
 
 NOT_YET_STARTED = "not started yet: the server that starts ranks is still importing torch or another package"
@@ -61,6 +62,12 @@ class LaunchCall(NamedTuple):
     function: bytes  # with its arguments, pickled
     since: float
     timeout_s: float
+
+    def at_port(self, port: int) -> LaunchCall:
+        """Return it for ranks that meet at another port."""
+        caller: CallerEnvironment = pickle.loads(self.caller)
+        group = caller.group and caller.group._replace(port=port)
+        return self._replace(caller=pickle.dumps(caller._replace(group=group)))
 
 
 class RankPool:
@@ -132,14 +139,14 @@ class RankPool:
             self.close(kill=True)
             self._start(server_handle.fresh, call.since)
             self.called = list(self.handles)
-            return self._run(call, display)
+            return self._run(call.at_port(self.port), display)
 
     def _run(self, call: LaunchCall, display: CellDisplay) -> list[Done]:
         __tracebackhide__ = True
         deadline = call.since + call.timeout_s
-        for handle in self.handles:
-            handle.answer = None
         with self._whole_messages():
+            for handle in self.handles:
+                handle.answer = None
             for handle in self.called:
                 handle.begin(call.caller, call.function, deadline)
         try:
@@ -207,8 +214,10 @@ class RankPool:
             while (left_s := deadline - time.monotonic()) > 0:
                 if not select.select([handle.connection], [], [], left_s)[0]:
                     return None
-                with contextlib.suppress(EOFError):
-                    handle.receive(deadline)
+                try:
+                    handle.receive(deadline + WHOLE_S)
+                except EOFError:
+                    return None
                 if handle.completed is not None and handle.completed.number == self._questions:
                     return handle.completed
         return None
@@ -257,7 +266,8 @@ class RankPool:
         states = {h.rank: h.state for h in self.handles}
         for handle in self.handles:
             if handle not in self.called:
-                states[handle.rank] = (handle.state or RETURNED)._replace(called=False)
+                state = handle.state if handle.exit_status is None else None
+                states[handle.rank] = (state or RETURNED)._replace(called=False)
         if any(state is None or (state.in_call and state.at_ns < earliest_ns) for state in states.values()):
             return None
         return find_hang(states, QUIET_S)
@@ -271,7 +281,8 @@ class RankPool:
 
     def _hear_message(self, handle: RankHandle, deadline: float, display: CellDisplay) -> None:
         try:
-            message = handle.receive(deadline)
+            # Ranks that run cells stay, so what has begun to come must come whole.
+            message = handle.receive(max(deadline, time.monotonic() + WHOLE_S) if self.plan.cells else deadline)
         except EOFError:  # its process has ended or is about to, which its server will report
             self._selector.unregister(handle.connection)
             return

@@ -59,6 +59,7 @@ class Rank:
         self._pid = os.getpid()
         self._sending = threading.Lock()
         self._groups = 0
+        self._entered: CallerEnvironment | None = None  # by the last cell
         self._watch = RankWatch(self.send)
         self._sockets: GroupSockets | None = None  # of ranks that run cells
         self._calls = CallReader(connection, self.send, self._end_waits) if config.cells else None
@@ -86,9 +87,12 @@ class Rank:
         recorder = trace.Recorder()
         self._watch.begin()
         try:
+            if self._calls is not None:
+                self._calls.begin()
             here: CallerEnvironment = pickling.loads(caller)
             self._leave_old_group(here.group)
-            here.enter(self.config)
+            here.enter(self.config, self._entered)
+            self._entered = here if self.config.cells else None
             self._prepare_torch(form=here.group is not None or not self.config.cells)
             fn, args, kwargs = pickling.loads(call)
             recorder.start("cuda" if self.config.device.startswith("cuda") else "cpu")
@@ -101,8 +105,12 @@ class Rank:
             self._leave_call()
             self._reply(done)
         except BaseException as error:  # SystemExit too: the rank stays until the notebook has heard of it
-            caught_ns = time.perf_counter_ns()  # first of all: the rank that failed first is named by it
-            self._leave_call()
+            try:
+                caught_ns = time.perf_counter_ns()  # first of all: the rank that failed first is named by it
+                self._leave_call()
+            except KeyboardInterrupt:  # it came in between; the next would come only later
+                caught_ns = time.perf_counter_ns()
+                self._leave_call()
             self._end_a_forked_copy(error)
             recorder.discard()
             explain_pickling(error)
@@ -113,10 +121,10 @@ class Rank:
         if self._calls is not None:
             self._calls.leave()
 
-    def _reply(self, message: Message) -> None:
+    def _reply(self, message: Done | Failed) -> None:
         _flush()
         self._watch.end()
-        self.send(message)
+        self.send(message._replace(calls=self._watch.calls))
 
     def _end_a_forked_copy(self, error: BaseException | None) -> None:
         """End this process if it is a fork of the rank that has left the function as well.

@@ -73,15 +73,22 @@ class CallerEnvironment(NamedTuple):
         }
         return cls(dict(os.environ), working_directory(), list(sys.path), list(sys.argv), cells)
 
-    def enter(self, config: RankConfig) -> None:
-        """Make them this process's own, with what ``config`` adds to the environment."""
-        wanted = self.environment | config.environment
-        for name in os.environ.keys() - wanted.keys():
-            del os.environ[name]
-        os.environ.update(wanted)
-        os.chdir(self.directory)
-        sys.path[:] = self.sys_path
-        sys.argv[:] = self.argv
+    def enter(self, config: RankConfig, last: CallerEnvironment | None = None) -> None:
+        """Make them this process's own, with what ``config`` adds to the environment.
+
+        What is as in the ``last`` that was entered stays: a cell may have changed it since.
+        """
+        if last is None or self.environment != last.environment:
+            for name in os.environ.keys() - self.environment.keys():
+                del os.environ[name]
+            os.environ.update(self.environment)
+        os.environ.update(config.environment)
+        if last is None or self.directory != last.directory:
+            os.chdir(self.directory)
+        if last is None or self.sys_path != last.sys_path:
+            sys.path[:] = self.sys_path
+        if last is None or self.argv != last.argv:
+            sys.argv[:] = self.argv
         for name, lines in self.cell_sources.items():
             linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
 

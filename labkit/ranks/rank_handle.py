@@ -147,7 +147,7 @@ class RankHandle:
             self.state = message if message.calls == self.calls else None
         elif isinstance(message, Completed):
             self.completed = message
-        else:
+        elif message.calls == self.calls:  # else it answers a call that was given up
             self.group_state = message.group_state
             self.answer = message._replace(value=value) if isinstance(message, Done) else message
         return None

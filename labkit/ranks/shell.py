@@ -241,8 +241,11 @@ def holders() -> Holders:
 
 
 def _holds_old_group(obj: Any) -> bool:
-    parts = obj.modules() if isinstance(obj, torch.nn.Module) else [obj]
-    return any(_is_old(each) for part in parts for each in islice(_within(part), MAX_OBJECTS))
+    try:
+        parts = torch.nn.Module.modules(obj) if isinstance(obj, torch.nn.Module) else [obj]
+        return any(_is_old(each) for part in parts for each in islice(_within(part), MAX_OBJECTS))
+    except Exception:  # from any class's own attributes
+        return False
 
 
 def _is_old(obj: Any) -> bool:

@@ -21,6 +21,7 @@ import pytest
 
 from labkit.launch import LaunchTimeout, RankError
 from labkit.ranks import pool as pools
+from labkit.ranks import server_handle
 from labkit.ranks.cells import CellRun, Ranks
 from labkit.ranks.plan import decide
 
@@ -333,6 +334,19 @@ def test_sockets_of_a_cell_s_own_stay_open(two):
     assert run(two, "mine.send(b'x'); other.recv(1)").run.values == ["b'x'"] * 2
 
 
+def test_what_cannot_be_searched_for_an_old_group_costs_nothing(two):
+    run(two, "class Odd(torch.nn.Module):\n    modules = []\nodd, kept = Odd(), 1")
+    assert "They could not" not in notes(fails(two, "if rank == 0: dist.barrier()", LaunchTimeout))
+    assert two["kept"] == [1, 1]
+    run(two, "del odd, Odd")
+
+
+def test_what_a_cell_has_set_in_its_process_stays(two):
+    run(two, "import sys\nhere = os.getcwd()\nos.environ['MINE'] = '1'; os.chdir('/'); sys.path.append('/mine')")
+    assert run(two, "os.environ['MINE'], os.getcwd(), sys.path[-1]").run.values == ["('1', '/', '/mine')"] * 2
+    run(two, "del os.environ['MINE'], sys.path[-1]; os.chdir(here)")
+
+
 # --- the kernel is interrupted --------------------------------------------------------------------
 
 
@@ -385,7 +399,7 @@ def test_a_rank_in_a_c_call_that_cannot_be_ended_is_replaced_and_says_what_is_lo
         # PyDLL keeps the lock of the interpreter: no Python code runs until C returns.
         source = f"open({str(tmp_path)!r} + f'/{{rank}}', 'w').close()\nif rank: ctypes.PyDLL(None).sleep(1000)"
         error = interrupted(ranks, source, lambda: len(list(tmp_path.iterdir())) == 2)
-        assert "rank 1 could not be interrupted" in notes(error)
+        assert "Rank 1 could not be interrupted" in notes(error)
         assert "torch, dist, ctypes, rank, kept of rank 1 is lost" in notes(error)
         with pytest.raises(KeyError, match="rank 1 lacks a variable 'kept'"):
             ranks["kept"]
@@ -393,6 +407,28 @@ def test_a_rank_in_a_c_call_that_cannot_be_ended_is_replaced_and_says_what_is_lo
         assert sums(ranks) == ["2.0", "2.0"]
     finally:
         ranks.stop()
+
+
+def interrupting(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that is interrupted as it begins."""
+
+    def call(*args: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return method(*args)
+
+    return call
+
+
+def test_an_interrupt_while_ranks_start_anew_waits_until_they_have(two, monkeypatch):
+    monkeypatch.setattr(pools.RankPool, "replace", interrupting(pools.RankPool.replace))
+    with pytest.raises(KeyboardInterrupt):
+        two.restart()
+    assert [run(two, repr(i)).run.values for i in range(3)] == [[str(i)] * 2 for i in range(3)]
+
+
+def test_one_more_interrupt_while_ranks_leave_a_cell_hides_no_error(two, monkeypatch):
+    monkeypatch.setattr(Ranks, "_recover", interrupting(Ranks._recover))
+    assert "Variables are kept." in notes(fails(two, "1 / 0"))
 
 
 # --- a rank dies ----------------------------------------------------------------------------------
@@ -417,6 +453,20 @@ def test_a_rank_that_dies_is_named_and_comes_back_with_restart(victim):
         assert sums(ranks) == ["3.0"] * 3
     finally:
         ranks.stop()
+
+
+@pytest.mark.slow
+def test_ranks_that_their_server_cannot_fork_are_interpreters_of_their_own(monkeypatch, tmp_path):
+    (tmp_path / "breaks.py").write_text("import os; os._exit(1)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(server_handle, "forks", server_handle.ServerHandle(["breaks"], fork=True))
+    ranks = started(2)
+    try:
+        run(ranks, "import torch, torch.distributed as dist")
+        assert sums(ranks) == ["2.0", "2.0"]
+    finally:
+        ranks.stop()
+        server_handle.fresh.stop()
 
 
 def test_restart_of_one_rank_brings_back_the_other_that_has_ended_as_well():

@@ -181,9 +181,9 @@ def test_a_cell_runs_on_the_ranks_that_its_first_line_names(four, shell, line):
 
 NOT_THERE = {
     "0,4": "UsageError: %%ranks 0,4: rank 4 is not there; ranks 0 to 3 are",
-    "zero": "UsageError: %%ranks zero: 'zero' is no rank; expected such as 0, 0,2 or 0-2",
-    "2-0": "UsageError: %%ranks 2-0: '2-0' is no rank",
-    "-1": "UsageError: %%ranks -1: '-1' is no rank",
+    "zero": "UsageError: %%ranks zero: 'zero' is not a rank; expected something like 0, 0,2 or 0-2",
+    "2-0": "UsageError: %%ranks 2-0: '2-0' is not a rank",
+    "-1": "UsageError: %%ranks -1: '-1' is not a rank",
 }
 
 
