@@ -9,6 +9,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit import dp, shard
+from labkit.lab.living_bytes import living_bytes
 from labkit.launch import device, launch
 from labkit.trace import span
 
@@ -165,6 +166,28 @@ def test_a_sharded_model_keeps_one_nth_and_takes_the_step_of_the_whole_batch_on_
         for name, parameter in alone.named_parameters():
             right = -0.1 * parameter.grad
             assert (found[name] - full[name] - right).norm() < (0.1 if compute_dtype else 0.01) * right.norm()
+
+
+def counted_and_allocated():
+    """The bytes that live after two sharded steps: as 07 counts them, and as allocated."""
+    x = torch.ones(8, 256, device=device())
+    (x @ x.T).sum().item()  # cuBLAS has its own memory from now on
+    before = torch.cuda.memory_allocated()
+    model = shard.ShardedModel(torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4))).to(device()))
+    optimizer = torch.optim.AdamW(model.parameters())
+    with living_bytes(model, optimizer) as counted:
+        for _ in range(2):
+            model(x).square().mean().backward()
+            model.finish_gradient_synchronization()
+            optimizer.step()
+    return counted.moments.alive.iloc[-1], torch.cuda.memory_allocated() - before
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_what_is_counted_of_a_sharded_step_is_what_torch_has_allocated(world_size, measured):
+    for counted, allocated in launch(counted_and_allocated, world_size=world_size, share_gpu=True).values:
+        measured(f"allocated, {world_size} ranks, counted = 1", allocated / counted, "")
+        assert abs(allocated - counted) < 2**16  # the allocator rounds each tensor up to 512 bytes
 
 
 def parallel_mlp_on_a_gpu():
