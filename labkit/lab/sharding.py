@@ -298,12 +298,13 @@ def ratios(of_sizes: Mapping[Any, Turns | Mapping[str, float]], to: str, ways: S
 def side_by_side(measured: Mapping[str, Any], predicted: Mapping[str, Any], unit: str) -> MeasuredTable:
     """Return what :func:`ratios` gave of a run and of its prediction: a column per size.
 
-    A prediction says on which side of the measured interval it lies.
+    A prediction says where it lies: inside, below or above the measured interval.
     """
     rows = {}
     for way, of_sizes in measured.items():
-        rows[way] = {n: fact(found.text(), 24) for n, found in of_sizes.items()}
+        rows[way] = {n: fact(found.text(), 22) for n, found in of_sizes.items()}
         rows[f"{way}, predicted"] = {
-            n: fact(f"{predicted[way][n]:.3g}, {found.side_of(predicted[way][n])}", 24) for n, found in of_sizes.items()
+            n: fact(f"{predicted[way][n]:.3g}, {found.side_of(predicted[way][n]).split()[0]}", 22)
+            for n, found in of_sizes.items()
         }
     return MeasuredTable(rows).T.rename(columns=lambda n: f"{n} {unit}")
