@@ -35,6 +35,13 @@ def explore(notebook):
     change_theme(notebook, "light")
 
 
+@pytest.fixture
+def go(tmp_path):
+    """The file that ``keep_busy`` waits for; however a test ends, the kernel is free afterwards."""
+    yield tmp_path / "go"
+    (tmp_path / "go").touch()
+
+
 def opened(page: Page, source: str) -> Page:
     page.evaluate(
         """source => {
@@ -152,9 +159,9 @@ painted.paint = (frame) => { painted.steps.push(frame.step); paint(frame); };
 null;"""
 
 
-def test_a_ring_steps_says_who_sends_what_and_moves_its_chunks_while_the_kernel_is_busy(explore, tmp_path):
+def test_a_ring_steps_says_who_sends_what_and_moves_its_chunks_while_the_kernel_is_busy(explore, go):
     page = explore("ring")
-    keep_busy(page, until=tmp_path / "go")
+    keep_busy(page, until=go)
     stage, root, first = page.locator(".lk-stage"), page.locator(".labkit-timeline"), picture(page)
     expect(narration(page)).to_contain_text("ring: before step 1 of 4")
     top = stage.bounding_box()["y"]
@@ -163,7 +170,8 @@ def test_a_ring_steps_says_who_sends_what_and_moves_its_chunks_while_the_kernel_
     expect(root).to_have_attribute("data-step", "1")
     expect(narration(page)).to_contain_text("ring: after step 1 of 4: reduce-scatter")
     assert picture(page) != first and stage.bounding_box()["y"] == top
-    assert set(page.evaluate("painted.steps")) == {1}
+    steps = page.evaluate("painted.steps")  # the pointer on the button may have had step 0 painted again
+    assert steps[-1] == 1 and set(steps) <= {0, 1}, "it moves"
     page.emulate_media(reduced_motion="no-preference")
     page.get_by_role("button", name="A step back").click()
     page.wait_for_function("painted.steps.at(-1) === 0")
@@ -181,7 +189,6 @@ def test_a_ring_steps_says_who_sends_what_and_moves_its_chunks_while_the_kernel_
         for key in keys:
             page.keyboard.press(key)
         expect(page.locator(".lk-card")).to_contain_text(f"Rank 0, chunk 1, {said}")  # the cell in its place
-    (tmp_path / "go").touch()
 
 
 def test_of_a_collective_is_shown_what_each_rank_has_after_it_and_its_sentence(explore):
@@ -258,10 +265,8 @@ def test_axe_finds_no_grave_fault_in_it_light_or_dark_and_on_a_narrow_page_no_co
     page.set_viewport_size(wide)
 
 
-def test_while_the_kernel_is_busy_the_picture_explains_itself_and_what_asks_python_follows_when_it_is_free(
-    explore, tmp_path
-):
-    page, go = explore("schedule"), tmp_path / "go"
+def test_while_the_kernel_is_busy_the_picture_explains_itself_and_what_asks_python_follows_when_it_is_free(explore, go):
+    page = explore("schedule")
     keep_busy(page, until=go)
     stage = page.locator(".lk-stage")
     stage.press("End")
@@ -283,8 +288,8 @@ def keep_busy(page: Page, until) -> None:
     run_in_kernel(page, f"import pathlib, time\nwhile not pathlib.Path({str(until)!r}).exists(): time.sleep(0.01)")
 
 
-def test_while_a_time_is_dragged_picture_numbers_and_words_follow_although_the_kernel_is_busy(explore, tmp_path):
-    page, go = explore("schedule"), tmp_path / "go"
+def test_while_a_time_is_dragged_picture_numbers_and_words_follow_although_the_kernel_is_busy(explore, go):
+    page = explore("schedule")
     keep_busy(page, go)
     version = page.locator(".labkit-timeline").get_attribute("data-version")
     slider = page.get_by_role("slider", name="F: forward")
