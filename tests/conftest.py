@@ -143,7 +143,7 @@ def hang() -> Callable[..., dict[int, str]]:
     def stacks(fn: Callable[..., Any], world_size: int = 2, timeout_s: float = 2.0, **options: Any) -> dict[int, str]:
         with workers(world_size, threads=1, **options) as ranks:
             ranks.run(int)
-            ranks._ranks.plan = replace(ranks._ranks.plan, timeout_s=timeout_s)
+            ranks._plan = replace(ranks._plan, timeout_s=timeout_s)
             with pytest.raises(LaunchTimeout) as caught:
                 ranks.run(fn)
         return caught.value.stacks
