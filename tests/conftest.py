@@ -32,7 +32,6 @@ PROJECT = Path(__file__).resolve().parent.parent
 LONGEST = (
     "test_notebooks",
     "test_answers",
-    "test_other_environments",
     "test_explorer_widgets",
     "test_ladder",
     "test_glue_command",
