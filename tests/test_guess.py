@@ -14,7 +14,7 @@ from IPython.utils.capture import capture_output
 
 from labkit import todo
 from labkit.course.student import is_student_edition
-from labkit.guess import Guess, calibration, guess, said_of_calibration
+from labkit.guess import Guess, calibration, draw_calibration, guess, said_of_calibration
 from labkit.guesses import store
 from labkit.guesses.calibration import notebooks_that_ask
 from labkit.guesses.question import Question
