@@ -292,8 +292,7 @@ QUICK = ("reads_a_file", "a_pool_of_threads_runs_it", "posts_a_receive_and_runs_
 
 
 @pytest.mark.parametrize(
-    "case",
-    [pytest.param(each, marks=[] if str(each) in QUICK else pytest.mark.slow, id=str(each)) for each in CASES],
+    "case", [pytest.param(each, marks=[] if str(each) in QUICK else pytest.mark.slow, id=str(each)) for each in CASES]
 )
 def test_a_correct_run_is_not_ended(case, ended):
     assert isinstance(ended[case], Run), "".join([str(ended[case]), *getattr(ended[case], "__notes__", [])])
