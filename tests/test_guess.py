@@ -14,7 +14,7 @@ from IPython.utils.capture import capture_output
 
 from labkit import todo
 from labkit.course.student import is_student_edition
-from labkit.guess import Guess, calibration, guess, said_of_calibration
+from labkit.guess import Guess, calibration, draw_calibration, guess, said_of_calibration
 from labkit.guesses import store
 from labkit.guesses.calibration import notebooks_that_ask
 from labkit.guesses.question import Question
@@ -156,6 +156,11 @@ def test_calibration_says_how_far_off_and_what_has_no_factor():
     assert "Numbers: 5, typically" in said and "In 1 of them the guess or the answer is 0" in said
     assert "Choices: 0" in said
     assert "That takes 12 numbers" in said
+
+
+def test_without_a_guess_nothing_is_drawn():
+    with pytest.raises(ValueError, match="no number has been guessed"):
+        draw_calibration(calibration())
 
 
 def test_a_guess_that_the_run_cannot_tell_from_the_answer_is_not_booked_as_wrong():

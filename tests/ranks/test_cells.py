@@ -255,7 +255,11 @@ def test_a_rank_that_raises_frees_the_others_from_their_collective(two):
 def test_a_hang_is_named_and_variables_stay(two):
     error = fails(two, "if rank == 0:\n    dist.all_reduce(torch.ones(3))", LaunchTimeout)
     assert "rank 0 waits in all_reduce of 3 float32 (your cell, line 3), and rank 1 has returned" in str(error)
-    assert "IPython" not in notes(error)
+    waits = "waits in all_reduce of 3 float32, your cell, line 3: dist.all_reduce(torch.ones(3))"
+    assert error.__notes__[0] == f"\nrank 0 {waits}\nrank 1 has returned"
+    (recovered,) = error.__notes__[1:]  # no stacks: the cell's lines say enough
+    assert recovered.startswith("\nVariables are kept.")
+    assert "IPython" not in error.stacks[0]
     assert two["kept"] == [7, 8]
     assert sums(two) == ["2.0", "2.0"]
 
