@@ -1,7 +1,5 @@
 """The student edition has every file, no solution, and says what to do where one stood."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import keyword
@@ -198,7 +196,6 @@ def ignored(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def real_edition(tmp_path_factory):
-    """The student edition of this repository."""
     folder = tmp_path_factory.mktemp("course") / "edition"
     write_student_edition(folder)
     return folder
@@ -227,7 +224,6 @@ def pieces(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def solutions() -> dict[tuple[str, ...], str]:
-    """Return the pieces of all solutions, and the task of each."""
     found = {}
     for name in STUDENT_FILES:
         lines = (ROOT / name).read_text().split("\n")
@@ -240,7 +236,6 @@ def solutions() -> dict[tuple[str, ...], str]:
 
 
 def texts(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each text in a folder, and its lines."""
     for file in sorted(folder.rglob("*")):
         if file.suffix == ".ipynb":
             cells = json.loads(file.read_text())["cells"]
@@ -250,7 +245,6 @@ def texts(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def leaks(folder: Path) -> set[tuple[str, str]]:
-    """Return the names of files that hold a piece of a solution, and the solution's task."""
     known = solutions()
     return {
         (name, known[piece]) for name, lines in texts(folder) for piece in pieces(normalised(lines)) if piece in known
@@ -261,16 +255,6 @@ def leaks(folder: Path) -> set[tuple[str, str]]:
 def test_no_file_of_the_student_edition_holds_a_piece_of_a_solution(real_edition):
     assert leaks(real_edition) == set()
     assert leaks(ROOT / "labkit") >= {("dp.py", "dp.4"), ("pipe.py", "pipe.2")}
-
-
-@in_the_marked_source
-def test_notebooks_come_without_outputs_and_without_guesses(real_edition):
-    paths = sorted((real_edition / "notebooks").glob("*.ipynb"))
-    assert not list((real_edition / "notebooks").glob("*.json"))
-    assert [path.name for path in paths] == [path.name for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
-    code = [cell for path in paths for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
-    assert len(code) > 200
-    assert not [cell for cell in code if cell["outputs"] or cell["execution_count"] is not None]
 
 
 NOTEBOOKS = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
@@ -302,12 +286,3 @@ def test_the_student_files_can_be_imported_and_check_says_todo_of_every_task(rea
         line = lines.index(f'raise TodoError("{task}")') + 1
         expected.append(f"TODO {task}: {name}, line {line}")
     assert (run.stdout.splitlines(), run.returncode) == (expected, 1), run.stderr
-
-
-@in_the_marked_source
-def test_no_test_of_the_student_edition_holds_an_answer(real_edition):
-    tests = {file.name for file in (real_edition / "tests").rglob("*.py")}
-    assert "test_check.py" in tests and "test_answers.py" not in tests
-    assert not [name for name in tests if name.startswith("wrong_")]
-    assert not (real_edition / "docs" / "instructor.md").exists()
-    assert "instructor" not in (real_edition / "README.md").read_text()
