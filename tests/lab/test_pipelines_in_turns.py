@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from labkit import schedule
-from labkit.lab import micro_batches, schedules_in_turns, trained_pipelines, translation_ways, two_workers
+from labkit.lab import schedules_in_turns, trained_pipelines, two_workers
 from labkit.parallel.emulated import EmulatedStage
 from labkit.parallel.stage_node import run_stage
 from labkit.pipe import Pipe, ScheduledPipeline, WithDevice
@@ -64,39 +64,6 @@ def test_schedules_take_turns_and_none_is_quicker_than_drawn():
     for plan in plans:
         assert run.step_s[plan.name].item() >= makespan(simulate(plan, 0.002, 0.004, 0.002, 0.002)) - 1e-9
     assert set(run.typical("ZB-H1")["name"]) == {"forward", "input_grad", "weight_grad"}
-
-
-def pipeline(m):
-    layer = nn.Sequential(nn.Embedding(256, 4)) if dist.get_rank() == 0 else nn.Linear(4, 256)
-    return ScheduledPipeline([layer], one_f_one_b(2, m), lambda y, t: nn.functional.cross_entropy(y.mT, t))
-
-
-def test_each_case_of_micro_batches_has_its_column_whatever_its_name():
-    cases = {(8, 1): (1, 4, 2), (8, 2): (2, 4, 2)}
-    times = micro_batches.in_turns(pipeline, cases, rounds=3)
-    assert [*times.columns] == [*cases] and len(times) == 2 and (times[(8, 2)] > 0).all()
-
-
-def two_ways():
-    layers = nn.Sequential(nn.Linear(1, 1)), nn.Sequential(nn.Linear(1, 1))
-
-    def alone(batch):
-        y = batch
-        for j, layer in enumerate(layers):
-            y = run_stage(layer, y, torch.device("cpu"), stage=j, micro_batch=0)
-        y.sum().backward()
-        return y.sum()
-
-    return {"alone": alone, "both": lambda batch: batch.sum() if dist.get_rank() else None}
-
-
-def test_only_the_way_that_ranks_take_together_runs_on_both_and_its_loss_may_be_on_the_second():
-    run = translation_ways.in_turns(two_ways, torch.ones(1, 1), together="both", rounds=3)
-    lanes = run.run.events[run.run.events["lane"] == "host"]
-    assert Counter(zip(lanes["rank"], lanes["name"], strict=True)) == {(0, "alone"): 3, (0, "both"): 3, (1, "both"): 3}
-    assert run.losses.index.tolist() == ["alone", "both"] and "1" in run.losses.loc["both"].item()
-    assert [*run.parts_ms("alone").index] == ["forward", "backward", "others"]
-    assert {name: len(seconds) for name, seconds in run.op_s("alone").items()} == {"forward": 2, "backward": 2}
 
 
 def test_two_workers_are_compared_with_one_for_each_work():
