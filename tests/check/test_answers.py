@@ -88,8 +88,6 @@ def test_a_right_answer_that_differs_from_ours_passes(task, name, answer):
     assert result.passed, result
 
 
-# --- what becomes of processes that an answer leaves ----------------------------------------------
-
 LEAVES_A_PROCESS = """
 def run_processes(fn, world_size, backend):
     context = mp.start_processes(_run_rank, (fn, world_size, backend), nprocs=world_size, join=False)

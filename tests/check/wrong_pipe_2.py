@@ -30,6 +30,4 @@ WRONG = {
         "from the last partition in a clock": ("clock 1 is [(0, 1), (1, 0)], expected", (CLOCK, f"{CLOCK}[::-1]")),
     },
 }
-RIGHT = {
-    "a list of lists, filled by partition": [(LOOP, FILLED_AS_THEY_COME)],
-}
+RIGHT = {"a list of lists, filled by partition": [(LOOP, FILLED_AS_THEY_COME)]}

@@ -23,7 +23,6 @@ GATHER, STATE = "dist.all_gather_object(states, own)", "number: state[number] fo
 
 
 def instead(lines: str) -> tuple[str, str]:
-    """Put these lines where the parameters are sent."""
     return SEND, "".join(f"        {line}\n" for line in lines.strip().splitlines())
 
 
@@ -123,7 +122,6 @@ WRONG = {
     None: {"loads into the local one": ("a parameter group that doesn't match the size", LOADS_INTO_LOCAL)},
 }
 
-# --- right ones -----------------------------------------------------------------------------------
 
 FLAT = f"""
 for owner in range({WORLD}):
@@ -165,6 +163,6 @@ RIGHT = {
         (
             GATHER,
             f"for n in range({WORLD}):\n            dist.broadcast_object_list(box := [own], n); states[n] = box[0]",
-        ),
+        )
     ],
 }

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from labkit import schedule
-from labkit.lab import micro_batches, schedules_in_turns, trained_pipelines, translation_ways, two_workers
+from labkit.lab import schedules_in_turns, trained_pipelines, translation_ways, two_workers
 from labkit.parallel.emulated import EmulatedStage
 from labkit.parallel.stage_node import run_stage
 from labkit.pipe import Pipe, ScheduledPipeline, WithDevice
@@ -64,17 +64,6 @@ def test_schedules_take_turns_and_none_is_quicker_than_drawn():
     for plan in plans:
         assert run.step_s[plan.name].item() >= makespan(simulate(plan, 0.002, 0.004, 0.002, 0.002)) - 1e-9
     assert set(run.typical("ZB-H1")["name"]) == {"forward", "input_grad", "weight_grad"}
-
-
-def pipeline(m):
-    layer = nn.Sequential(nn.Embedding(256, 4)) if dist.get_rank() == 0 else nn.Linear(4, 256)
-    return ScheduledPipeline([layer], one_f_one_b(2, m), lambda y, t: nn.functional.cross_entropy(y.mT, t))
-
-
-def test_each_case_of_micro_batches_has_its_column_whatever_its_name():
-    cases = {(8, 1): (1, 4, 2), (8, 2): (2, 4, 2)}
-    times = micro_batches.in_turns(pipeline, cases, rounds=3)
-    assert [*times.columns] == [*cases] and len(times) == 2 and (times[(8, 2)] > 0).all()
 
 
 def two_ways():
