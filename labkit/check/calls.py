@@ -37,11 +37,11 @@ class GroupCall(NamedTuple):
 
 
 @contextmanager
-def recorded(look: Callable[[GroupCall, Any], None] | None = None) -> Iterator[list[GroupCall]]:
+def recorded(before_call: Callable[[GroupCall, Any], None] | None = None) -> Iterator[list[GroupCall]]:
     """List every call to a process group in this process.
 
     Afterwards all have ended, except those that wait for a rank that takes no part.
-    ``look(call, tensors)`` is called before each of them begins, with the tensors that it is given.
+    ``before_call(call, tensors)`` is called before each of them begins, with its tensors.
     """
     from torch.distributed import ProcessGroup
 
@@ -55,8 +55,8 @@ def recorded(look: Callable[[GroupCall, Any], None] | None = None) -> Iterator[l
             tensors = args[1] if method == "gather" else args[0] if args else []
             peer = args[1] if method in ("send", "recv") else getattr(args[-1] if args else None, "rootRank", None)
             calls.append(GroupCall(NAMES[method], _bytes(tensors), peer, []))
-            if look:
-                look(calls[-1], tensors)
+            if before_call:
+                before_call(calls[-1], tensors)
             works.append(_Work(calls[-1], original(group, *args, **options)))
             return works[-1]
 
@@ -72,13 +72,12 @@ def recorded(look: Callable[[GroupCall, Any], None] | None = None) -> Iterator[l
 
 
 def calls_have_ended(case: Any, seen: Any) -> Any:
-    """Whatever it calls of torch.distributed has ended before it goes on."""
+    """Every call to torch.distributed has ended before the code goes on."""
+    why = "Tensors may be read before the numbers are there, or changed before they have left"
     for rank, found in enumerate(seen):
-        if begun := sorted({name for name, _, _, waits in found["calls"] if not waits}):
-            return (
-                f"rank {rank} began {begun[0]} and never called wait() on what that returns (async_op=True, isend, irecv), so "
-                "tensors may be read before the numbers are there, or changed before they have left"
-            )
+        for name in sorted({name for name, _, _, waits in found["calls"] if not waits}):
+            never = "never called wait() on what it returns (async_op=True, isend, irecv)"
+            return f"rank {rank} began {name} and {never}. {why}"
 
 
 class _Work:

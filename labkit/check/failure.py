@@ -52,7 +52,7 @@ class Source:
         return lines
 
     def fails_on_import(self, error: Exception) -> bool:
-        """Return whether the file is no Python, or a rank raised while it was imported."""
+        """Return whether the file is not Python, or a rank raised while it was imported."""
         error_type, traceback = getattr(error, "error_type", ""), getattr(error, "traceback", "")
         at_its_top = re.search(rf'{re.escape(self.file)}", line \d+, in <module>', traceback)
         return error_type in SYNTAX_ERRORS or bool(at_its_top)

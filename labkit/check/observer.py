@@ -24,7 +24,7 @@ MAX_PRINTED = 20_000  # characters of what an answer prints that are shown
 IS_IMPORTED, ENDS = "It can be imported", "It runs to its end"
 GROUP_IS_GONE = (
     "destroyed the process group, so nothing can be communicated after it. "
-    "Leave out destroy_process_group: whoever has formed the group ends it"
+    "Leave out destroy_process_group: the code that formed the group ends it"
 )
 CELL = "<cell>"  # where code says that it stands
 OBSERVED = """

@@ -17,7 +17,7 @@ class Case(NamedTuple):
 
     modules: str
     cut: dict[str, str]
-    advice: str = "neighbours on one device are one partition, others are not, and meta is a device like any other"
+    advice: str = "neighbours on one device are one partition, others are not; meta is a device too"
 
     def __str__(self) -> str:
         return f"split_module of ({self.modules})"
@@ -29,7 +29,7 @@ class Case(NamedTuple):
         from labkit import pipe
 
         modules = {name: _module(*kind) for name, *kind in map(str.split, self.modules.split(", "))}
-        model, names = nn.Sequential(OrderedDict(modules)), {id(module): name for name, module in modules.items()}
+        model, names = nn.Sequential(OrderedDict(modules)), {id(each): name for name, each in modules.items()}
         found: Any = pipe.split_module(model)
         with suppress(TypeError, ValueError):  # of anything but two lists
             partitions, devices = map(list, found)
@@ -63,12 +63,12 @@ CASES = [
     Case(
         "a ReLU, b Linear on meta, c ReLU, d Linear on cpu, e ReLU, f ReLU, g Linear on cpu",
         {"abc": "meta", "defg": "cpu"},
-        "nothing says where a ReLU is, so it stays with the module before; compare with the last device that is not None",
+        "nothing says where a ReLU is, so it follows the one before; compare with the last device not None",
     ),
     Case(
         "a WithDevice on cpu:0, b Linear on cpu, c WithDevice on cpu:1, d WithDevice on cpu:2",
         {"ab": "cpu:0", "c": "cpu:1", "d": "cpu:2"},
-        "cpu:0 and cpu:1 are two devices, plain cpu, where parameters are, is neither of them: see placed(modules)",
+        "cpu:0 and cpu:1 are two devices, and the parameters' plain cpu is neither: see placed(modules)",
     ),
 ]
 TASK = TaskClaims()
@@ -81,13 +81,15 @@ def each_module_is_in_one_partition(case: Case, seen: Any) -> Finding:
         return f"it gave {seen}, expected two lists: the partitions, each an nn.Sequential, and their devices"
     found, wanted, gave = "".join(seen["partitions"]), "".join(case.cut), f"it gave {seen['partitions']}"
     if "?" in found:
-        return f"{gave}, where ? is not a module of the model. Put in each as it is: not a copy of it, nor a part of it"
+        return f"{gave}, where ? is not a module of the model. Put in each as it is: no copy, no part"
     if lost := set(wanted).difference(found):
-        why = "Each goes into one: also those that begin a partition, name no device, or come after the last cut"
+        why = "Did you forget one that begins a partition or names no device, or the last partition?"
         return f"{gave}: module {min(lost)} is in no partition. {why}"
     if found != wanted:
-        return f"{gave}: one after the other they have to be the model. Where a device comes again, so does a partition"
-    return seen["left"] < len(wanted) and f"it left {seen['left']} modules in the caller's model: take none out of it"
+        why = "Where a device comes again, so does a partition"
+        return f"{gave}: one after the other they have to be the model. {why}"
+    left = f"it left {seen['left']} modules in the caller's model"
+    return seen["left"] < len(wanted) and f"{left}: take none out of it"
 
 
 @TASK.claim(CASES)

@@ -71,10 +71,11 @@ TASK = TaskClaims(given=["Pipe", "split_module", "clock_cycles", "_clock_cycles"
 def the_model_comes_back_and_can_call_what_it_has(case: Case, seen: Any) -> Finding:
     """It gives the model itself back, which can call what it finds in gpt2.transformer.h."""
     if seen["returned"] is not True:
-        return f"what came back is {seen['returned']}, expected the model itself: callers keep using the same object"
+        expected = "expected the model itself: callers keep using the same object"
+        return f"what came back is {seen['returned']}, {expected}"
     h = "gone" if seen["h"] is None else seen["h"]
     takes_all = isinstance(h, list) and {"a Pipe", "a Sequential"}.isdisjoint(map(str, h))
-    why = "GPT-2 goes through it with for, and gives what it finds more than the one tensor that a Pipe takes"
+    why = "GPT-2 goes through it, and calls each item with more than the one tensor that a Pipe takes"
     return not takes_all and f"gpt2.transformer.h is {h}. {why}"
 
 
@@ -85,9 +86,11 @@ def each_device_has_a_worker_that_runs_its_blocks(case: Case, seen: Any) -> Find
         rows, workers = [rows for _, rows in calls], {worker for worker, _ in calls}
         if any(not worker.startswith("stage") for worker in workers):
             why = "GPT-2 calls what it finds in gpt2.transformer.h"
-            return f"block {block} ran in the thread that called the model, not in that of a worker. {why}"
+            where = "in the thread that called the model, not in that of a worker"
+            return f"block {block} ran {where}. {why}"
         if rows != MICRO_BATCHES:
-            return f"block {block} was given {rows} rows, expected {MICRO_BATCHES}, once for each micro-batch"
+            expected = f"expected {MICRO_BATCHES}, once for each micro-batch"
+            return f"block {block} was given {rows} rows, {expected}"
         if workers != {expected}:
             return f"block {block} ran in the worker {min(workers)!r}, expected {expected!r}"
 

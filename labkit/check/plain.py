@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -80,7 +80,18 @@ def close(found: Any, expected: Any) -> bool:
     """Return whether an observed tensor, or None, is the expected one, but for rounding."""
     if found is None or expected is None:
         return found is expected
-    return getattr(found, "shape", None) == expected.shape and bool(found.allclose(expected, rtol=1e-9, atol=1e-12))
+    if getattr(found, "shape", None) != expected.shape:
+        return False
+    return bool(found.allclose(expected, rtol=1e-9, atol=1e-12))
+
+
+def times_off(found: Any, mean: Any, n: int, near: Callable[[Any, Any], bool] = close) -> str:
+    """Return why a gradient is ``n`` times the mean over ``n`` ranks, or an ``n``-th; else ""."""
+    if near(found, mean * n):
+        return f"is {n} times too large: it is the sum over {n} ranks. Divide by the world size"
+    if near(found, mean / n):
+        return f"is {n} times too small: it was divided by the world size twice"
+    return ""
 
 
 def loads(data: bytes | bytearray) -> Any:

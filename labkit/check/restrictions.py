@@ -64,7 +64,7 @@ def broken(file: str, content: bytes, layout: str = "") -> tuple[str, ...]:
         broken("labkit/dp.py", content)
         ('labkit/dp.py, line 42: torch.nn.DataParallel is not allowed (…). Use … instead',)
 
-    ``layout`` adds the rules of that layout of ``labkit submit``. A file that is no Python breaks
+    ``layout`` adds the rules of that layout of ``labkit submit``. A file that is not Python breaks
     no rule.
     """
     try:
