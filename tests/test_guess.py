@@ -170,6 +170,8 @@ def test_calibration_looks_back_on_guesses_as_far_as_they_were_given_and_asks_in
     said = said_of_calibration(calibration()).text
     assert "Numbers: 2, typically" in said and "not seen yet: 1." in said
     assert all_guesses(calibration()).question.tolist() == ["How long is the wait?", "other"]
+    with pytest.raises(ValueError, match="no number has been guessed"):
+        draw_calibration(calibration().iloc[:0])
     labels = [label.get_text() for label in draw_calibration(calibration()).get_yticklabels()]
     assert labels == [" · How long is the wait?", " · other"]  # the furthest off is first
 
