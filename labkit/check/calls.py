@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 # A process group's methods, by what a student calls. A barrier moves no data, so it is allowed.
-_METHODS = {name: name for name in ("broadcast", "gather", "reduce", "reduce_scatter", "scatter", "send")} | {
+_SAME = "broadcast", "gather", "reduce", "reduce_scatter", "scatter", "send"
+_METHODS = {name: name for name in _SAME} | {
     "all_gather_into_tensor": "_allgather_base all_gather_single allgather_into_tensor_coalesced",
     "reduce_scatter_tensor": "_reduce_scatter_base reduce_scatter_single reduce_scatter_tensor_coalesced",
     "all_to_all_single": "all_to_all_single alltoall_base",
@@ -53,7 +54,8 @@ def recorded(before_call: Callable[[GroupCall, Any], None] | None = None) -> Ite
 
         def call(group: Any, *args: Any, **options: Any) -> Any:
             tensors = args[1] if method == "gather" else args[0] if args else []
-            peer = args[1] if method in ("send", "recv") else getattr(args[-1] if args else None, "rootRank", None)
+            root = getattr(args[-1] if args else None, "rootRank", None)
+            peer = args[1] if method in ("send", "recv") else root
             calls.append(GroupCall(NAMES[method], _bytes(tensors), peer, []))
             if before_call:
                 before_call(calls[-1], tensors)
@@ -94,4 +96,6 @@ class _Work:
 
 def _bytes(tensors: Any) -> int:
     """Return the bytes of a tensor, or of all tensors in a list."""
-    return sum(map(_bytes, tensors)) if isinstance(tensors, list | tuple) else int(getattr(tensors, "nbytes", 0))
+    if isinstance(tensors, list | tuple):
+        return sum(map(_bytes, tensors))
+    return int(getattr(tensors, "nbytes", 0))

@@ -14,7 +14,7 @@ from unittest import mock
 
 from labkit.check.harness import Finding, TaskClaims
 
-MEET_S = 5.0  # tasks that run at the same time meet by then, on a busy machine too; only wrong answers wait
+MEET_S = 5.0  # tasks that run at the same time meet by then; only wrong answers wait so long
 SLOW_S = 0.3  # how long a slow stage takes, unless its task is waited for or compute returns before
 RECORDED = ("forward", "queued", "result waits")  # of a task: its call, and its waits before and after
 AT_ONCE = [(1, 1), (0, 2), (2, 0)]  # the third clock of forward, in no special order
@@ -32,8 +32,8 @@ class Case(NamedTuple):
 
     def __str__(self) -> str:
         forward = f"two batches of shape ({self.rows}, 1) with split_size={self.split_size}"
-        raised = f", where only at first partitions {list(self.fails)} raised a ValueError" if self.fails else ""
-        return (f"compute(batches, {self.schedule})" if self.schedule else forward) + raised
+        raised = f", where only at first partitions {list(self.fails)} raised a ValueError"
+        return (f"compute(batches, {self.schedule})" if self.schedule else forward) + raised * bool(self.fails)
 
     @property
     def slow(self) -> int | None:
@@ -47,10 +47,12 @@ class Case(NamedTuple):
         from labkit import pipe
         from labkit.parallel.worker import Task
 
-        x, stages, seen = torch.arange(1.0, self.rows + 1)[:, None], Stages(), dict[str, Any](error=None)
+        x, stages = torch.arange(1.0, self.rows + 1)[:, None], Stages()
+        seen: dict[str, Any] = {"error": None}
         if not self.schedule:
             seen["plain"] = self._outcome(torch.nn.Sequential(*stages.modules), x, stages.modules)
-        modules = map(pipe.WithDevice, stages.modules, ["cpu:0", "cpu:1", "meta" if self.meta else "cpu:2"])
+        devices = ["cpu:0", "cpu:1", "meta" if self.meta else "cpu:2"]
+        modules = map(pipe.WithDevice, stages.modules, devices)
         with (
             mock.patch.object(Task, "wait", stages.noting(Task.wait)),
             pipe.Pipe(torch.nn.Sequential(*modules), self.split_size) as stages.pipe,
@@ -151,7 +153,8 @@ def _described(x: Any, what: str = "micro-batch") -> str:
 
 
 CLOCKS = [Case(schedule) for schedule in ([(0, 0)], [(2, 0), (1, 1)], AT_ONCE, [(1, 2)])]
-BATCHES = [Case(rows=rows, split_size=size) for rows, size in ((8, 2), (7, 3), (2, 5), (3, 1), (1, 1))]
+ROWS_AND_SIZES = (8, 2), (7, 3), (2, 5), (3, 1), (1, 1)
+BATCHES = [Case(rows=rows, split_size=size) for rows, size in ROWS_AND_SIZES]
 FAILS = [*(Case(AT_ONCE, fails=fails) for fails in ((1,), (2,), (1, 2, 0))), Case(fails=(1,))]
 GIVEN = ["_check_open", "_check_clock", "_check_batch"]
 GIVEN += ["self._check_open()", "self._check_clock(batches, schedule)"]
@@ -184,8 +187,8 @@ def results_take_their_places(case: Case, seen: Any) -> Finding:
     for i, found in enumerate(seen["batches"]):
         if found != (right := expected.get(i, f"micro-batch {i} as it came")):
             return f"batches[{i}] is {found} afterwards, expected {right}"
-    why = "A Task takes along to the worker that of the thread that makes it"
-    gave = "inside torch.no_grad() it gave a result that requires gradients: grad mode is a thread's"
+    why = "Grad mode is per thread. A Task takes along to the worker that of the thread that makes it"
+    gave = "inside torch.no_grad() it gave a result that requires gradients"
     return seen["kept"] and f"{gave}. {why}"
 
 
@@ -203,7 +206,8 @@ def tasks_have_their_numbers(case: Case, seen: Any) -> Finding:
 @TASK.claim(BATCHES)
 def output_is_that_of_the_module(case: Case, seen: Any) -> Finding:
     """Micro-batches have split_size rows or the rest, and the output is the plain module's."""
-    sizes = [min(case.split_size, case.rows - start) for start in range(0, case.rows, case.split_size)]
+    n, size = case.rows, case.split_size
+    sizes = [min(size, n - start) for start in range(0, n, size)]
     given = [rows for j, _, rows, _, _ in seen["calls"] if j == 0]
     cycles = "clock_cycles(number of micro-batches, number of partitions)"
     clocks = f"Do all clocks of {cycles}, in their order, in one list"
@@ -265,6 +269,8 @@ def the_first_error_is_raised(case: Case, seen: Any) -> Finding:
         return f"another {seen['error']} came out. {todo}"
     if origin != first:
         todo = "Ask the tasks for their results in the order of the schedule"
-        return f"that of partition {origin} came out, expected that of partition {first}, the first. {todo}"
+        wrong = f"that of partition {origin} came out, expected that of partition {first}"
+        return f"{wrong}, the first. {todo}"
     todo = "Wait for all of them first: they work on tensors that the caller may change"
-    return not seen["ended"] and f"the error came out before all tasks of the clock had ended. {todo}"
+    early = "the error came out before all tasks of the clock had ended"
+    return not seen["ended"] and f"{early}. {todo}"

@@ -20,7 +20,8 @@ class Case(NamedTuple):
     then: str = ""
 
     def __str__(self) -> str:
-        return f"a GPT-2 of 5 blocks on {', '.join(DEVICES)}, prepared with split_size={SPLIT_SIZE}{self.then}"
+        prepared = f"prepared with split_size={SPLIT_SIZE}{self.then}"
+        return f"a GPT-2 of 5 blocks on {', '.join(DEVICES)}, {prepared}"
 
     def observe(self) -> Any:
         """Return what came back and is in the model, or what its blocks and the model then do."""
@@ -31,8 +32,12 @@ class Case(NamedTuple):
         blocks, calls = list[Any](block.module for block in gpt2.transformer.h), list[Any]()
         parameters, names = dict(gpt2.named_parameters()), set(gpt2.state_dict())
         before = self._outcome(gpt2, parameters)
+
+        def note(block: Any, _: Any, y: Any) -> None:
+            calls.append((block, current_thread().name, len(y)))
+
         for each in blocks:
-            each.register_forward_hook(lambda block, _, y: calls.append((block, current_thread().name, len(y))))
+            each.register_forward_hook(note)
         returned = pipe.prepare_pipeline_parallel(gpt2, SPLIT_SIZE)
         if self == PREPARED:
             h = getattr(gpt2.transformer, "h", None)
@@ -54,12 +59,14 @@ class Case(NamedTuple):
             mask = torch.ones_like(tokens)
             mask[0, 0] = 0
             options = {"max_new_tokens": 2, "output_logits": True, "return_dict_in_generate": True}
-            return {"what it computes": torch.stack(gpt2.generate(tokens, attention_mask=mask, **options).logits)}
+            written = gpt2.generate(tokens, attention_mask=mask, **options)
+            return {"what it computes": torch.stack(written.logits)}
         gpt2.zero_grad()
         output = gpt2(tokens, use_cache=False).logits
         if output.requires_grad:
             output.square().sum().backward()
-        return {"the output": output} | {f"the gradient of {name}": each.grad for name, each in parameters.items()}
+        gradients = {f"the gradient of {name}": each.grad for name, each in parameters.items()}
+        return {"the output": output} | gradients
 
 
 PREPARED, CALLED = Case(), Case(", called with 7 rows")

@@ -54,18 +54,21 @@ class _Packer:
         if isinstance(value, str):
             return shorten(str(value), MAX_CHARACTERS)
         name = shorten(type(value).__name__, 100)
-        if isinstance(value, Mapping | Sequence | Set) and not isinstance(value, bytes | bytearray | memoryview):
+        raw = isinstance(value, bytes | bytearray | memoryview)
+        if isinstance(value, Mapping | Sequence | Set) and not raw:
             if not self._takes(size := len(value)):
                 return "other", f"{name} of {size:,} items"
             if isinstance(value, Mapping):
-                return {self.pack(str(key)): self.pack(item) for key, item in islice(value.items(), size)}
-            return [self.pack(item) for item in islice(value, size)]  # one that says its size, and has no end
+                items = islice(value.items(), size)  # one that says its size may have no end
+                return {self.pack(str(key)): self.pack(item) for key, item in items}
+            return [self.pack(item) for item in islice(value, size)]
         with suppress(Exception):  # a sparse tensor, say, or one without data
             if not hasattr(value, "untyped_storage"):
                 return operator.index(value)  # numpy's whole numbers
             if not self._takes(value.numel()):
                 return "other", f"{name} of the shape {tuple(value.shape)}"
-            return "tensor", str(value.dtype).removeprefix("torch."), list(value.shape), value.flatten().tolist()
+            dtype = str(value.dtype).removeprefix("torch.")
+            return "tensor", dtype, list(value.shape), value.flatten().tolist()
         return "other", name
 
     def _takes(self, items: int) -> bool:
