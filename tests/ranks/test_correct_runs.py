@@ -7,14 +7,19 @@ of this rank, and the other rank waits for rank 0. Much less than that is enough
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import ctypes
+import fcntl
 import inspect
 import multiprocessing
 import os
 import queue
+import select
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -27,6 +32,7 @@ from side_by_side import Case, outcomes, selected
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from labkit.cost import Link
 from labkit.launch import Run
 from labkit.ranks import thread_wait
 
@@ -222,6 +228,91 @@ def and_then_a_barrier(wait):
     return run
 
 
+# --- several waits in one launch ------------------------------------------------------------------
+
+
+def reads_input():
+    os.dup2(slow_pipe(), 0)
+    sys.stdin = open(0)  # noqa: SIM115
+    assert input() == "done"
+
+
+def locks_a_file():
+    with (
+        open(__file__) as file,
+        subprocess.Popen(["flock", __file__, "sh", "-c", f"echo; sleep {SECONDS}"], stdout=subprocess.PIPE) as holder,
+    ):
+        assert holder.stdout.readline()  # it has the lock
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def receives_from_a_socket():
+    mine, theirs = socket.socketpair()
+    with mine:
+        later(stdin=theirs)  # which alone has it once it is closed here
+        theirs.close()
+        assert mine.recv(1) == b""
+
+
+def pauses_until_a_signal():
+    signal.signal(signal.SIGUSR2, lambda *_: None)
+    later(f"kill -USR2 {os.getpid()}")
+    signal.pause()
+
+
+def waits_for_a_signal():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    later(f"kill -USR2 {os.getpid()}")
+    signal.sigwait([signal.SIGUSR2])
+
+
+def runs_a_loop_of_asyncio():
+    asyncio.run(asyncio.to_thread(runs_a_process))
+
+
+def a_pool_of_processes_runs_it():
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=fork) as pool:
+        pool.submit(sleeps).result()
+
+
+def multiprocessing_runs_it():
+    with fork.Pool(2) as pool:
+        pool.map(time.sleep, [SECONDS, 1])
+
+
+def another_process_fills_a_queue():
+    results = fork.Queue()
+    fork.Process(target=lambda: (sleeps(), results.put(1)), daemon=True).start()
+    results.get()
+
+
+def a_pool_of_threads_is_waited_for():
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        concurrent.futures.wait([pool.submit(runs_a_process)])
+
+
+IN_TURN = {
+    "waits for a file": [lambda: select.select([slow_pipe()], [], []), reads_input, locks_a_file],
+    "waits for a child": [lambda: (later(), os.wait()), lambda: os.waitpid(later().pid, 0), runs_a_loop_of_asyncio],
+    "waits for a signal": [receives_from_a_socket, pauses_until_a_signal, waits_for_a_signal],
+    "waits for a pool": [a_pool_of_processes_runs_it, multiprocessing_runs_it, a_pool_of_threads_is_waited_for],
+    "waits for a queue": [another_process_fills_a_queue, lambda: threading.Event().wait(SECONDS)],
+}
+
+
+def in_turn(name):
+    """Return a run in which rank 0 waits for one thing after the other, rank 1 each time for it."""
+
+    def run(rank):
+        for wait in IN_TURN[name]:
+            if rank == 0:
+                wait()
+            dist.barrier()
+
+    run.__name__ = name
+    return run
+
+
 # --- inside torch.distributed ---------------------------------------------------------------------
 
 
@@ -268,7 +359,13 @@ def computes_in_a_group_without_rank_0(rank):
         dist.all_reduce(x(), group=others)
 
 
+def sends_over_a_slow_link(rank):
+    dist.all_reduce(x(500_000))
+    dist.send(x(500_000), 1) if rank == 0 else dist.recv(x(500_000), 0)
+
+
 CASES = [
+    *[Case(in_turn(name)) for name in IN_TURN],  # the longest first
     *[Case(and_then_a_barrier(wait)) for wait in WAITS],
     *[Case(posts_a_receive_before_it(wait)) for wait in (runs_a_process, reads_a_file, a_data_loader_has_workers)],
     *[
@@ -280,6 +377,8 @@ CASES = [
     Case(asks_again_and_again_whether_it_is_done),
     Case(returns_and_leaves_a_thread_that_sends),
     Case(computes_in_a_group_without_rank_0, world_size=3),
+    Case(sends_over_a_slow_link, link=Link(0.01, 1e6)),
+    Case(posts_a_receive_before_it(runs_a_process), link=Link(1e-3, 10e6)),
 ]
 
 
