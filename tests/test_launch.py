@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import warnings
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import psutil
 import pytest
@@ -284,11 +284,52 @@ def test_in_ipython_the_server_starts_with_the_import_and_ends_with_it_without_a
     assert started == 2  # the server, and multiprocessing's tracker of resources
 
 
-def test_where_the_fork_server_dies_while_starting_a_fresh_interpreter_serves(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "breaks.py").write_text("raise RuntimeError('broken package')\n")
-    monkeypatch.setattr(server_handle, "forks", server_handle.ServerHandle(["breaks"], fork=True))
-    assert launch(len, "ab", world_size=1, init=False).values == [2]
+@pytest.fixture
+def server_with(monkeypatch, tmp_path):
+    """server_with(source): have ranks come from a server that imports only a package with it."""
+
+    def use(source):
+        (tmp_path / "package.py").write_text(source)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setattr(server_handle, "forks", server_handle.ServerHandle(["package"], fork=True))
+        return server_handle.forks
+
+    yield use
+    server_handle.forks.stop()
+
+
+@pytest.mark.parametrize(
+    ("source", "opens_gpu"),
+    [("raise RuntimeError('broken package')", False), ("import os; os.readlink = lambda path: '/dev/nvidia0'", True)],
+)
+def test_where_the_fork_server_dies_or_cannot_fork_a_fresh_interpreter_serves(server_with, source, opens_gpu, capsys):
+    server = server_with(source)
+    assert launch(lambda: "package" in sys.modules, world_size=1, init=False).values == [False]
+    assert ("importing package opens the GPU" in capsys.readouterr().out) == opens_gpu
+    assert server.usable == (not opens_gpu)  # else it is tried once more
+
+
+@pytest.mark.slow
+def test_a_variable_that_packages_read_when_imported_reaches_later_ranks_and_warm_ones_stay(server_with, monkeypatch):
+    server_with("import os; offline = os.environ.get('HF_HUB_OFFLINE')")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+
+    def offline():
+        return sys.modules["package"].offline
+
+    with workers(1, init=False) as ranks:
+        assert ranks.run(offline).values == ["0"]
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        assert launch(offline, world_size=1, init=False).values == ["1"]
+        assert ranks.run(offline).values == ["0"]
+
+
+def test_a_function_of_a_module_that_no_rank_can_import_travels_by_value(monkeypatch):
+    module = ModuleType("elsewhere")
+    module.__file__ = "elsewhere.py"
+    exec("offset = 5\ndef add(x):\n    return x + offset", vars(module))
+    monkeypatch.setitem(sys.modules, "elsewhere", module)
+    assert launch(module.add, 1, world_size=1, init=False).values == [6]
 
 
 # --- what they print ------------------------------------------------------------------------------
@@ -437,6 +478,11 @@ def test_a_slice_is_sent_without_its_storage_and_what_occurs_twice_arrives_as_on
     with torch.no_grad():
         a += 1
     assert a.sum() == 3 and x.sum() == 0
+
+
+def test_pickled_bytes_hold_no_export_of_a_buffer():
+    """One in a circle crashes Python 3.12.1's garbage collector, and 3.13's prints BufferError."""
+    assert type(pickling.dumps([1])) is type(pickling.dumps_call(len, ([],), {})) is bytes
 
 
 # --- warm ranks -----------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import textwrap
 import threading
 import time
 import traceback
+import tracemalloc
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import ClassVar
@@ -483,6 +484,17 @@ def test_an_answer_that_has_not_come_whole_when_the_time_is_up_ends_in_a_timeout
         time.sleep(1000)
 
     assert "answers_in_part_only" in hang(answers_in_part_only, world_size=1, timeout_s=0.5)[0]
+
+
+def test_a_message_takes_only_the_memory_that_has_come_whatever_it_says_of_its_length():
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        theirs.sendall(messages._HEADER.pack(0, 4 << 30) + b"a few bytes")
+        tracemalloc.start()
+        with pytest.raises(TimeoutError):
+            messages.receive(mine, deadline=0.0)
+        assert tracemalloc.get_traced_memory()[1] < 10e6
+        tracemalloc.stop()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux has these scores")
