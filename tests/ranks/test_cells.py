@@ -438,6 +438,13 @@ def test_restart_brings_all_back_empty(two):
 # --- an emulated link -----------------------------------------------------------------------------
 
 
+def test_a_hang_on_an_emulated_link_keeps_variables():
+    with started(2, link=Link(latency_s=1e-3, bytes_per_s=1e6)) as ranks:
+        fails(ranks, "if rank == 0: dist.all_reduce(torch.ones(3))", LaunchTimeout)
+        assert ranks["kept"] == [7, 8]
+        assert sums(ranks) == ["2.0", "2.0"]
+
+
 def test_an_interrupt_ends_an_emulated_wait(tmp_path):
     with started(2, link=Link(latency_s=1000.0, bytes_per_s=1e6)) as ranks:
         source = f"open({str(tmp_path)!r} + f'/{{rank}}', 'w').close()\ndist.all_reduce(torch.ones(3))"
