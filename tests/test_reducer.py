@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from to_do import task
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
@@ -189,6 +190,17 @@ def test_a_pass_before_the_last_gradients_are_averaged_is_refused_and_finishing_
 
 
 # --- faults ---------------------------------------------------------------------------------------
+
+
+@reducer_task
+def test_infinity_on_one_rank_arrives_on_every_rank(ranks):
+    def in_rank() -> list[str]:
+        reducer = several_buckets(net())
+        if dist.get_rank() == 1:
+            reducer.module[3].bias.register_hook(lambda gradient: gradient * torch.inf)
+        return [name for name, each in gradients(step(reducer).module).items() if not each.isfinite().all()]
+
+    assert ranks(3).run(in_rank).values == [["3.bias"]] * 3
 
 
 @reducer_task
@@ -644,21 +656,26 @@ def test_the_event_table_has_each_bucket_of_each_step_with_its_number_and_bytes(
 
 
 @reducer_task
-def test_gradients_sent_as_bfloat16_are_close_to_the_mean_and_half_the_bytes(ranks):
-    def in_rank() -> tuple[Gradients, Gradients, list[int]]:
+def test_gradients_sent_as_bfloat16_are_those_of_torchs_own_hook_close_to_the_mean_and_half_the_bytes(ranks):
+    def in_rank() -> tuple[Gradients, Gradients, Gradients, list[int]]:
         start = chain(torch.float32)
         ours = several_buckets(copy.deepcopy(start), comm_hook=dp.bf16_compress_hook)
+        theirs = DistributedDataParallel(copy.deepcopy(start))
+        # By another name: by its own, register_comm_hook refuses this hook on gloo, where it works.
+        theirs.register_comm_hook(None, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
         loss = functools.partial(loss_of, dtype=torch.float32)
+        loss(theirs).backward()
         sent = []
         for reducer in (several_buckets(copy.deepcopy(start)), ours):
             with mock.patch.object(dist, "all_reduce", wraps=dist.all_reduce) as all_reduce:
                 step(reducer, loss)
             sent.append(sum(call.args[0].nbytes for call in all_reduce.call_args_list))
-        return gradients(ours.module), own_gradients(start, loss), sent
+        return gradients(ours.module), gradients(theirs.module), own_gradients(start, loss), sent
 
     values = ranks(2).run(in_rank).values
-    exact, size = mean(own for _, own, _ in values), sum(p.nbytes for p in chain(torch.float32).parameters())
-    for ours, _, sent in values:
+    exact, size = mean(own for *_, own, _ in values), sum(p.nbytes for p in chain(torch.float32).parameters())
+    for ours, theirs, _, sent in values:
+        torch.testing.assert_close(ours, theirs)
         torch.testing.assert_close(ours, exact, rtol=2e-2, atol=1e-3)
         assert not any(torch.equal(ours[name], exact[name]) for name in exact)
         assert all(gradient.dtype == torch.float32 for gradient in ours.values())
