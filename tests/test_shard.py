@@ -178,6 +178,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "ValueError: rank 1 has different parameters from rank 0: its parameter 0 is (4, 4) torch.float32, strides (4, 1), and "
         "that of rank 0 is (20, 10) torch.float32, strides (10, 1). Build the same model on every rank",
     ),
+    "a parameter less": (
+        lambda: ShardedOptimizer([*net().parameters()][: 3 - dist.get_rank()], torch.optim.Adam),
+        "ValueError: rank 1 has different parameters from rank 0: its parameter 2 is missing, and that of rank 0 is (",
+    ),
     "a group for some": (
         lambda: sharded(net(), "Adam").add_param_group({"params": [nn.Parameter(torch.zeros(2 + dist.get_rank()))]}),
         "ValueError: rank 1 has different parameters from rank 0: its parameter 0 is (3,)",
