@@ -9,7 +9,6 @@ GRAVE = ("serious", "critical")
 
 
 def check(page: Page, selector: str) -> None:
-    """Fail if axe finds a serious or critical fault in the elements that ``selector`` names."""
     assert page.locator(selector).count(), f"nothing on the page is {selector}"
     # JupyterLab's body has no height and hides what overflows: axe would take all text for hidden.
     page.evaluate("document.body.style.overflow = 'visible'")

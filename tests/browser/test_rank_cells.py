@@ -29,7 +29,6 @@ def cell(page: Page, index: int) -> Locator:
 
 
 def output(page: Page, index: int) -> Locator:
-    """Run a cell, and give its output."""
     page.evaluate(RUN_CELL, index)
     return cell(page, index).locator(".jp-OutputArea")
 
