@@ -1,7 +1,5 @@
 """Judge an element of a page with axe-core: nothing in it may shut a reader out."""
 
-from __future__ import annotations
-
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 

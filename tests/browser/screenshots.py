@@ -6,8 +6,6 @@ Each is opened in JupyterLab, used a little, and photographed in the light and i
 figures/explorers/NAME-THEME.png.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

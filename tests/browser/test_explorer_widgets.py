@@ -1,8 +1,6 @@
 """The explorers in JupyterLab, as a reader uses them: a slider moved, a puzzle built by keyboard, a
 schedule run on real ranks, a ring stepped through, and none of it closed to anyone."""
 
-from __future__ import annotations
-
 import pytest
 from lab import change_theme, quiet_console, run_all, run_in_kernel
 from playwright.sync_api import Page, expect

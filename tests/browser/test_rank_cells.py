@@ -1,7 +1,5 @@
 """%%ranks in JupyterLab: tabs that keys move, a hang that costs one cell, and the stop button."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import Locator, Page, expect
 

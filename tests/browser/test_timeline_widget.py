@@ -1,8 +1,6 @@
 """A Timeline in JupyterLab and in a file: pointed at, gone through by keyboard, played, zoomed,
 kept, and left without its kernel."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
