@@ -35,7 +35,7 @@ WRONG = {
         "one worker for all": ("in the worker of partition 0. Hand each task", (PUT, PUT.replace("[j]", "[0]"))),
     },
     claims.results_take_their_places: {
-        "tasks that keep everything": ("a Task takes along to the worker that of the thread", OWN_TASKS),
+        "tasks that keep everything": ("A Task takes along to the worker that of the thread", OWN_TASKS),
         "results by position": ("batches[0] is micro-batch 2 after", (TAKE, "for i, task in enumerate(tasks):\n")),
     },
     claims.tasks_have_their_numbers: {

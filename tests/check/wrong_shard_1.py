@@ -117,7 +117,7 @@ WRONG = {
     },
     claims.loaded_states_go_on: {
         "keeps a full state": ("holds the state of", KEEPS_ALL),
-        "loads past the local one": ("its own share, and its next step is another", LOADS_PAST_LOCAL),
+        "loads past the local one": ("its own share, and its next step is not", LOADS_PAST_LOCAL),
     },
     None: {"loads into the local one": ("a parameter group that doesn't match the size", LOADS_INTO_LOCAL)},
 }

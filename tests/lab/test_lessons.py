@@ -359,7 +359,7 @@ def test_08_the_bubble_is_what_n_and_m_make_it_and_a_split_backward_pass_fills_a
 # --- 09, 10 ---------------------------------------------------------------------------------------
 
 
-def sleeping_steps(schedule: Schedule, steps: int = 3) -> float | None:
+def sleeping_steps(schedule: Schedule, steps: int = 5) -> float | None:
     """Train stages that sleep 40 ms a batch for each of F, I and W; return the last rank's loss."""
     quarter_s = 0.01 * 4 / schedule.n_micro
     pipeline = ScheduledPipeline([EmulatedStage(*[quarter_s] * 3)], schedule, nn.functional.mse_loss)
@@ -375,11 +375,10 @@ def ran(ranks, schedule: Schedule) -> tuple[float, list]:
 
 
 def test_09_a_schedule_with_less_bubble_is_done_sooner(four):
-    schedules = zero_bubble_h1(4, 4), one_f_one_b(4, 4)
-    (_, zero_bubble), (_, plain) = (ran(four, schedule) for schedule in schedules)
-    drawn = makespan(simulate(schedules[0])) / makespan(simulate(schedules[1]))
-    measured = min(map(makespan, zero_bubble)) / min(map(makespan, plain))
-    assert drawn < 0.75 and measured == pytest.approx(drawn, rel=0.2)
+    zero_bubble, plain = zero_bubble_h1(4, 4), one_f_one_b(4, 4)
+    drawn = makespan(simulate(zero_bubble)) / makespan(simulate(plain))
+    quickest_s = [min(map(makespan, ran(four, each)[1])) for each in (zero_bubble, plain)]
+    assert drawn < 0.75 and 0.9 * drawn < quickest_s[0] / quickest_s[1] < 1
 
 
 def test_10_model_parallel_gains_no_time_and_a_pipeline_is_the_same_training_with_both_devices_at_work(two):
