@@ -27,6 +27,7 @@ exact = true
 
 [ranks.wrong]
 one = {phrase = "if there were one"}
+as_cores = {phrase = "if each core had one", value = 2}
 
 [order]
 text = "Which is first?"
@@ -73,6 +74,11 @@ def test_an_exact_answer_is_no_measurement_and_a_whole_number_stays_whole(capsys
     said = capsys.readouterr().out
     assert "It is 4: 4 times too low. Your guess is what it would be if there were one." in said
     assert store.load()["ranks"]["answer"] == 4 and not store.load()["ranks"]["measured"]
+
+
+def test_a_wrong_model_may_have_its_value_in_the_file(capsys):
+    reveal(asked("ranks", 2), 8, one=1)
+    assert "Your guess is what it would be if each core had one." in capsys.readouterr().out
 
 
 def test_a_choice_is_told_what_speaks_for_the_answer_and_against_it(capsys):
