@@ -80,7 +80,7 @@ def reveal(guess: Guess, measured: Any = None, **numbers: Any) -> None:
     no run could change. That file also has the words: ``wrong`` models, ``parts``
     that the answer is made of, and of each choice what speaks for it or against it. A keyword gives
     what the answer would be under a wrong model, or how large a part is, by its key there, unless
-    the file has that ``value`` too; any other keyword fills a ``{field}`` in those words. Numbers
+    the file has that ``value`` too; any other keyword fills a ``{field}`` in those words. Keywords
     are in seconds, in bytes, or else in the question's unit. An answer that is not a measurement is
     ``exact`` there.
 
@@ -90,12 +90,13 @@ def reveal(guess: Guess, measured: Any = None, **numbers: Any) -> None:
     question = guess.question
     entry = words("questions", question.name)
     wrong, parts = entry.get("wrong", {}), entry.get("parts", {})
-    fixed = {key: each["value"] for key, each in (wrong | parts).items() if "value" in each}
+    unit = size_of(question.unit)
+    fixed = {key: each["value"] * unit for key, each in (wrong | parts).items() if "value" in each}
     known, fields = {*wrong, *parts} - fixed.keys(), {*fields_of(entry)}
     if not known <= numbers.keys() <= known | fields:
         expected = ", ".join([*(key for key in wrong | parts if key in known), *sorted(fields)]) or "none"
         raise TypeError(f"reveal({question.name}): got {', '.join(numbers) or 'no keywords'}, expected {expected}")
-    is_measured, unit = measured is not None and not entry.get("exact", False), size_of(question.unit)
+    is_measured = measured is not None and not entry.get("exact", False)
     measured, numbers = entry["answer"] if measured is None else measured, fixed | numbers
     if question.choices:
         reasons = {choice: reason.format(**numbers) for choice, reason in entry["choices"].items()}

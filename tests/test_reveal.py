@@ -9,12 +9,13 @@ from labkit.stats import Interval
 QUESTIONS = """
 [wait]
 text = "How long does a rank wait?"
-low = 1.0
+low = 0.1
 high = 1000.0
 unit = "ms"
 
 [wait.wrong]
 free = {phrase = "if {n} messages were free", forgets = "latency"}
+as_ping = {phrase = "if it were a ping's", value = 0.2}
 
 [wait.parts]
 sent = {phrase = "the bytes", forgets = "bytes"}
@@ -76,9 +77,11 @@ def test_an_exact_answer_is_no_measurement_and_a_whole_number_stays_whole(capsys
     assert store.load()["ranks"]["answer"] == 4 and not store.load()["ranks"]["measured"]
 
 
-def test_a_wrong_model_may_have_its_value_in_the_file(capsys):
+def test_a_wrong_model_may_have_its_value_in_the_file_in_the_unit_of_the_question(capsys):
     reveal(asked("ranks", 2), 8, one=1)
     assert "Your guess is what it would be if each core had one." in capsys.readouterr().out
+    reveal(asked("wait", 0.2), 0.5, free=0.4, sent=0.5, n=4)
+    assert "Your guess is what it would be if it were a ping's." in capsys.readouterr().out
 
 
 def test_a_choice_is_told_what_speaks_for_the_answer_and_against_it(capsys):
