@@ -23,6 +23,7 @@ import pytest
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in the background like this
     signal.signal(signal.SIGINT, signal.default_int_handler)
+gc.disable()  # until all tests are imported: that leaves no garbage, and looking for it takes a quarter of the time
 matplotlib.use("Agg")  # by hand, not by MPLBACKEND: kernels that a test starts would inherit it and lose their pictures
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -32,7 +33,6 @@ PROJECT = Path(__file__).resolve().parent.parent
 LONGEST = (
     "test_notebooks",
     "test_answers",
-    "test_other_environments",
     "test_explorer_widgets",
     "test_ladder",
     "test_glue_command",
@@ -62,6 +62,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     times as long."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -69,10 +69,6 @@ def check_equal(found: object, expected: object) -> None:
 # --- loss and gradients ---------------------------------------------------------------------------
 
 
-def test_model_parallel_has_the_single_devices_loss_and_gradients():
-    check_equal(loss_and_gradients(model_parallel(5)), loss_and_gradients(single()))
-
-
 @pytest.mark.parametrize("n_devices, split_size, n_micro", [(1, 3, 3), (3, 2, 4), (2, 100, 1)])
 def test_pipeline_parallel_has_the_single_devices_loss_and_gradients(n_devices, split_size, n_micro):
     with record() as recording:

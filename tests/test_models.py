@@ -165,22 +165,6 @@ def test_a_state_dict_has_the_names_of_the_unplaced_model_and_goes_into_either(t
         placed.load_state_dict(plain.state_dict() | {"transformer.h.1.attn.c_attn.nothing": torch.ones(1)})
 
 
-# --- in stages ------------------------------------------------------------------------------------
-
-
-def test_stages_have_the_models_own_parameters_under_its_names() -> None:
-    gpt2 = small_gpt2().eval()
-    stages = models.stages(gpt2, 3)
-    states = [stage.state_dict(keep_vars=True) for stage in stages]
-    together = {name: value for state in states for name, value in state.items()}
-    assert together.keys() == gpt2.state_dict().keys()
-    assert all(together[name] is value for name, value in gpt2.state_dict(keep_vars=True).items())
-    assert sum(map(len, states)) == len(together)
-    blocks = [sorted({int(name.split(".")[2]) for name in state if ".h." in name}) for state in states]
-    assert blocks == [[0, 1], [2, 3], [4]]
-    assert not any(stage.training for stage in stages)
-
-
 # --- what is refused ------------------------------------------------------------------------------
 
 

@@ -197,33 +197,6 @@ def test_a_stage_that_calls_its_own_pipe_is_told_so_instead_of_waiting_for_itsel
     assert caught.value.__notes__ == ["in the forward of stage 1, micro-batch 0"]
 
 
-# --- at the same time -----------------------------------------------------------------------------
-
-
-@pipe_task
-def test_two_pipes_and_two_callers_of_one_at_once_forward_and_backward():
-    def outcome(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
-        x = rows(6).requires_grad_()
-        output = model(x)
-        return output.detach(), torch.autograd.grad(output.square().sum(), x)[0]
-
-    with Pipe(layers(), 1) as one, Pipe(layers(2), 2) as other:
-        expected = {id(model): outcome(model) for model in (one, other)}
-        wrong: list[Any] = []
-
-        def call(model: Pipe) -> None:
-            for _ in range(10):
-                if not all(map(torch.allclose, outcome(model), expected[id(model)])):
-                    wrong.append(model)
-
-        callers = [threading.Thread(target=call, args=(model,)) for model in (one, other, one)]
-        for caller in callers:
-            caller.start()
-        for caller in callers:
-            caller.join(SECONDS)
-        assert not wrong and not any(caller.is_alive() for caller in callers)
-
-
 # --- threads end ----------------------------------------------------------------------------------
 
 

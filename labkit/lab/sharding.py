@@ -25,8 +25,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labkit import dp, shard
 from labkit.base.formats import MeasuredTable, fact
 from labkit.cost import Link, UnitCost, ddp_step_of_units, fsdp_step
-from labkit.lab.living_bytes import KINDS as KINDS
+from labkit.lab.living_bytes import at_peak as at_peak
 from labkit.lab.living_bytes import living_bytes, plain_tensors
+from labkit.lab.living_bytes import peaks_mib as peaks_mib
 from labkit.launch import Run, device
 from labkit.simulate import makespan
 from labkit.stats import numbered, turns

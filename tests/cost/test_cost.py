@@ -19,6 +19,7 @@ from labkit.cost import (
     ring_all_reduce_s,
     ring_broadcast_s,
 )
+from labkit.cost.fit import WorkFit
 
 COLLECTIVES = (
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),
@@ -220,6 +221,14 @@ def test_where_the_host_is_the_limit_sizes_grow_until_they_tell_the_bandwidth():
 def test_work_gives_its_cost_a_unit_and_the_fixed_one_back():
     assert fit_work([8, 1024], [2e-3 + 8 * 5e-6, 2e-3 + 1024 * 5e-6]) == pytest.approx((5e-6, 2e-3))
     assert fit_work([1024, 8], [1024 * 5e-6, 7 * 5e-6]).fixed_s == 0
+
+
+def test_a_pipelines_step_has_a_clock_for_each_micro_batch_and_further_stage():
+    fit = WorkFit(unit_s=2e-6, fixed_s=1e-3)
+    assert fit.pipeline_s(1000, n_micro=1) == pytest.approx(2 * (2e-3 + 1e-3))
+    assert fit.pipeline_s(1000, n_micro=4, n_stages=3) == pytest.approx(6 * (0.5e-3 + 1e-3))
+    break_even = 4 * fit.fixed_s / fit.unit_s
+    assert fit.pipeline_s(break_even, 4) == pytest.approx(fit.pipeline_s(break_even, 1))
 
 
 def test_work_that_is_done_before_the_host_hands_out_more_is_refused():

@@ -8,11 +8,13 @@ import keyword
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import nbformat
 import pytest
 import warm_python
+from nbformat.v4 import new_code_cell, new_notebook
 
 from labkit.course import notebooks, student
 from labkit.course.student import MarkerError, write_student_edition
@@ -273,18 +275,47 @@ def test_notebooks_come_without_outputs_and_without_guesses(real_edition):
     assert not [cell for cell in code if cell["outputs"] or cell["execution_count"] is not None]
 
 
-NOTEBOOKS = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
-NOTEBOOKS.remove("06_ladder")  # it needs no task, so its replay has run the same cells; it takes as long as six others
-FAST = NOTEBOOKS[-1]  # it looks back on guesses, and there are none
+# 06 needs no task, so its replay has run the same cells; it takes as long as six others.
+NOTEBOOKS = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if path.stem != "06_ladder"]
+FORGET = "from labkit import todo\ntodo._WAITING.clear()\nget_ipython().run_line_magic('reset', '-f')"
+
+
+@pytest.fixture
+def one_after_the_other(real_edition) -> Iterator[Callable[[list[str]], Path]]:
+    """one_after_the_other(names): a notebook with the cells of these. They share a kernel, whose
+    start would take longer than what does not wait, and none finds the names of another."""
+    path = real_edition / "notebooks" / "one_after_the_other.ipynb"
+
+    def write(names: list[str]) -> Path:
+        cells = []
+        for name in names:
+            cells += nbformat.read(real_edition / f"notebooks/{name}.ipynb", as_version=4).cells
+            cells.append(new_code_cell(FORGET))
+        for place, each in enumerate(cells):
+            each.id = f"cell-{place}"
+        nbformat.write(new_notebook(cells=cells), path)
+        return path
+
+    yield write
+    path.unlink()
 
 
 @in_the_marked_source
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in NOTEBOOKS[:-1]] + [FAST])
-def test_an_unfilled_notebook_runs_to_its_end_and_all_that_waits_steps_aside(name, real_edition, tmp_path, monkeypatch):
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(NOTEBOOKS[:-1], marks=pytest.mark.slow, id="what asks"),
+        pytest.param(NOTEBOOKS[-1:], id="what looks back"),  # on guesses, and there are none
+    ],
+)
+def test_unfilled_notebooks_run_to_their_end_and_all_that_waits_steps_aside(
+    names, one_after_the_other, real_edition, tmp_path, monkeypatch
+):
     monkeypatch.setenv("PYTHONPATH", str(real_edition))
     monkeypatch.setenv("LABKIT_FIGURES", str(tmp_path))
     monkeypatch.delenv("LABKIT_ANSWERS", raising=False)
-    code = [cell for cell in notebooks.run(real_edition / f"notebooks/{name}.ipynb").cells if cell.cell_type == "code"]
+    code = [cell for cell in notebooks.run(one_after_the_other(names)).cells if cell.cell_type == "code"]
     assert all(cell.execution_count for cell in code)
     waiting = [cell.outputs for cell in code if cell.source.startswith("%%needs")]
     assert [outputs for outputs in waiting if not re.match("TODO|GUESS", outputs[0].data["text/plain"])] == []

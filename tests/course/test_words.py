@@ -76,8 +76,8 @@ def test_each_answer_gives_the_numbers_that_the_words_need():
     assert len(answered) > 15
     for call in answered:
         entry = QUESTIONS[asked[call.args[0].id]]
-        named = entry.get("wrong", {}) | entry.get("parts", {})
-        needed = {key for key, each in named.items() if "value" not in each}
+        models = entry.get("wrong", {}) | entry.get("parts", {})
+        needed = {name for name, each in models.items() if "would_be" not in each}
         given = {keyword.arg for keyword in call.keywords}
         assert None in given or needed <= given <= needed | {*fields_of(entry)}
 
@@ -94,7 +94,7 @@ def test_a_value_in_the_file_is_what_the_arithmetic_of_its_notebook_gives():
     }
     for name, numbers in right.items():
         question = QUESTIONS[name]
-        given = {key: each["value"] for key, each in (question["wrong"] | question.get("parts", {})).items()}
+        given = {key: each["would_be"] for key, each in (question["wrong"] | question.get("parts", {})).items()}
         size = size_of(question["unit"])
         assert given == pytest.approx({key: number / size for key, number in numbers.items()}, rel=0.005), name
 

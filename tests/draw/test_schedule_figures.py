@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from drawn_artists import assert_apart, drawn_bars, idle_boxes, on_screen, overlapping
 from drawn_tables import event, two_ranks
-from matplotlib.collections import PolyCollection
 from matplotlib.text import Annotation
 
 from labkit.draw import timeline
@@ -42,16 +41,6 @@ def peaks(ax):
 def facts(five):
     """By title of a panel, what stands beside it."""
     return {ax.get_title(loc="left"): ax.get_title(loc="right") for ax in five.axes}
-
-
-def strips(ax):
-    """Every memory strip as (times, heights), from the top rank down; heights in rows."""
-    found = []
-    for each in ax.collections:
-        if isinstance(each, PolyCollection) and each.get_zorder() == 1.5:
-            corners = each.get_paths()[0].vertices
-            found.append((corners[:, 0], corners[:, 1].max() - corners[:, 1], corners[:, 1].max()))
-    return [(times, heights) for times, heights, _ in sorted(found, key=lambda strip: strip[2])]
 
 
 # --- time -----------------------------------------------------------------------------------------
@@ -110,13 +99,6 @@ def assert_nothing_overlaps(figure):
     boxes = np.array([on_screen(text) for text in texts if text.get_text()])
     assert min(text.get_fontsize() for text in texts if text.get_text()) >= 5
     assert boxes[:, 0].min() >= 0 and boxes[:, 1].max() <= figure.bbox.x1 and boxes[:, 3].max() <= figure.bbox.y1
-
-
-@pytest.mark.slow
-def test_of_a_huge_schedule_no_text_overlaps_another_or_leaves_the_page_or_is_smaller_than_5_points():
-    figure = timeline({"1F1B": simulate(one_f_one_b(64, 64))}).figure
-    assert_nothing_overlaps(figure)
-    assert figure.get_figwidth() == 9 and figure.get_figheight() < 15
 
 
 def test_five_schedules_with_all_their_numbers_overlap_nowhere_and_have_one_legend(five, five_tables):

@@ -25,15 +25,11 @@ def step(model, optimizer, rows, half=False):
     optimizer.step()
 
 
-def held(wrap, **options):
-    return ladder.held_mib(step, ladder.training(wrap), **options)
-
-
 STATE = ["parameters", "gradients", "optimizer state"]
 
 
 def test_autocast_keeps_half_for_backward_and_rounded_weights_and_no_less_of_anything_else():
-    whole, half = (held(lambda model: model, half=each) for each in (False, True))
+    whole, half = (ladder.held_mib(step, lambda model: model, half=each) for each in (False, True))
     assert [half[name] for name in STATE] == [whole[name] for name in STATE]
     weights_mib = sum(each.weight.nbytes for each in ladder.network()[2::2]) / ladder.MIB  # no gradient of the input
     rounded = half["kept for backward"] - weights_mib / 2

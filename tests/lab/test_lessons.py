@@ -440,7 +440,7 @@ def test_13_a_guess_that_is_far_off_is_told_which_term_it_left_out(tmp_path, mon
     monkeypatch.delenv("LABKIT_STATIC", raising=False)
     hidden = guess("hidden")
     hidden.give(0.0)
-    reveal(hidden, 0.72, nothing_overlaps=0.0, evenly=0.6, all_can_hide=1.0)
+    reveal(hidden, 0.72)
     assert "if nothing overlapped" in capsys.readouterr().out
     counts = terms_left_out(calibration())
     assert counts[counts.guesses > 0].to_numpy().tolist() == [["what goes on at the same time", 1.0]]

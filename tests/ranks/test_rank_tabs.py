@@ -52,10 +52,6 @@ def test_an_equal_output_stands_once_and_says_on_which_ranks(name):
     assert texts(shown, 4) == [expected]
 
 
-def test_of_one_rank_alone_it_is_that_ranks_output():
-    assert texts({0: text("6")}, 1) == ["rank 0: 6"]
-
-
 def test_text_that_differs_has_a_line_per_rank_in_rank_order_and_keeps_its_columns():
     shown = {1: text("tensor([[1., 2.],\n        [3., 4.]])"), 0: text("7")}
     assert texts(shown, 2) == ["rank 0: 7\nrank 1: tensor([[1., 2.],\n                [3., 4.]])"]
@@ -74,10 +70,6 @@ def test_where_ranks_showed_different_numbers_of_outputs_those_of_a_rank_stay_to
 def test_last_expressions_are_compared_with_each_other_whatever_was_displayed_before():
     shown = {0: [table("5"), result("6")], 1: [result("6")]}
     assert texts(shown, 2) == ["rank 0:    a\n        0  5", "both ranks: 6"]
-
-
-def test_nothing_shown_is_nothing():
-    assert texts({0: [], 1: []}, 2) == [] == texts({}, 2)
 
 
 # --- tabs -----------------------------------------------------------------------------------------
@@ -121,17 +113,6 @@ def test_tables_that_differ_are_in_a_tab_per_rank_under_its_number_and_the_first
     assert ["checked" in radio for radio in tabs.radios] == [True, False]
     assert len({radio["name"] for radio in tabs.radios}) == 1
     assert texts({0: [table("5")], 1: [table("7")]}, 2) == ["rank 0:    a\n        0  5\nrank 1:    a\n        0  7"]
-
-
-def test_what_a_rank_displays_in_a_row_is_in_one_tab():
-    assert tabs_of({0: [table("5"), table("6")], 1: [table("7"), table("8")]}, 2).panels == {
-        "rank 0": "56",
-        "rank 1": "78",
-    }
-
-
-def test_text_beside_a_table_is_in_the_tab_too():
-    assert tabs_of({0: [table("5")], 1: text("no <table>")}, 2).panels["rank 1"] == "no <table>"
 
 
 def test_equal_tables_stand_once_without_tabs():

@@ -166,22 +166,6 @@ def test_a_message_is_waited_for_once_wait_is_called_and_not_before(log):
     assert waited_for(log) == []
 
 
-def test_of_all_that_a_gpu_sends_to_a_rank_one_work_is_kept_and_none_once_it_is_completed(log):
-    log, group = log
-    works = [group.send(ON_GPU, 1, tag) for tag in range(5)]
-    for work in works:
-        work.wait()
-    last, kept = works[-1], weakref.WeakSet(works)
-    del works, work
-    gc.collect()
-    assert [*kept] == [last]
-    last.completed = True
-    assert waited_for(log) == []
-    del last
-    gc.collect()
-    assert not kept
-
-
 def sends_with_tags_of_their_own():
     rank, sent = dist.get_rank(), []
     for tag in range(5):
