@@ -30,19 +30,15 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 
 # Files that take long come first, so that no worker of pytest-xdist is left with one at the end.
-LONGEST = (
+LONGEST = [
     "test_notebooks",
     "test_answers",
     "test_explorer_widgets",
     "test_ladder",
     "test_glue_command",
     "test_launch_faults",
-    "test_hangs",
-    "test_correct_runs",
-    "test_link",
-    "test_dp",
-    "test_train",
-)
+]
+LONGEST += ["test_hangs", "test_correct_runs", "test_link", "test_dp", "test_train"]
 
 FORKS = ("test_ladder", "test_docs", "test_assignments")
 

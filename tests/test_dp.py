@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 import sys
 import threading
 import time
@@ -17,25 +16,12 @@ import torch
 import torch.distributed as dist
 from to_do import task
 from torch import nn
+from train_commands import free_port
 
 from labkit import dp
 
 fork = multiprocessing.get_context("fork")
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process ends with its parent")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
-@pytest.fixture
-def launch():
-    """labkit.launch.launch, not imported above: the processes of dp.8 import this file and
-    have no use for it."""
-    from labkit.launch import launch
-
-    return launch
 
 
 # --- bad input ------------------------------------------------------------------------------------
@@ -111,7 +97,9 @@ def test_ranks_that_wait_for_each_other_end_with_a_parent_that_is_killed(tmp_pat
 
 
 @task("dp.2")
-def test_two_terminals_wait_for_each_other_and_say_so(launch, capsys):
+def test_two_terminals_wait_for_each_other_and_say_so(capsys):
+    from labkit.launch import launch  # not above: the processes of dp.8 import this file and have no use for it
+
     def terminal(port: int) -> None:
         from labkit import dp
 

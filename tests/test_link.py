@@ -661,10 +661,8 @@ def test_a_process_group_that_was_ended_and_formed_anew_is_on_the_link_too():
 def use_and_leave() -> None:
     """Everything that has threads or sockets of its own: a group, futures, messages."""
     group = dist.new_group([0, 1])
-    for tensor in (torch.ones(1), torch.ones(1)):
-        dist.all_reduce(tensor, group=group, async_op=True).get_future().wait()
-    works = [dist.isend(torch.ones(1), 1 - dist.get_rank()), dist.irecv(torch.ones(1), 1 - dist.get_rank())]
-    for work in works:
+    dist.all_reduce(torch.ones(1), group=group, async_op=True).get_future().wait()
+    for work in [call(torch.ones(1), 1 - dist.get_rank()) for call in (dist.isend, dist.irecv)]:
         work.wait()
     dist.destroy_process_group(group)
 

@@ -28,14 +28,6 @@ exact = true
 
 [ranks.wrong]
 one = {phrase = "if there were one", would_be = 1}
-
-[order]
-text = "Which is first?"
-exact = true
-
-[order.choices]
-"[1, 0]" = "Buckets are filled from the last of {n}."
-"[0, 1]" = "That begins with the first."
 """
 
 
@@ -81,12 +73,6 @@ def test_an_exact_answer_is_no_measurement_and_a_whole_number_stays_whole(capsys
     assert store.load()["ranks"]["answer"] == 4 and not store.load()["ranks"]["measured"]
 
 
-def test_a_choice_is_told_what_speaks_for_the_answer_and_against_it(capsys):
-    reveal(asked("order", "[0, 1]"), "[1, 0]", n=2)
-    said = capsys.readouterr().out
-    assert "filled from the last of 2." in said and "That begins with the first." in said
-
-
 REFUSED = {
     "a wrong model without its number": ("wait", {"sent": 1.0, "n": 4}, "expected free, sent, n"),
     "a number without words": ("ranks", {"two": 2}, "got two, expected none"),
@@ -103,5 +89,5 @@ def test_a_keyword_that_is_missing_or_has_no_words_is_refused_and_the_guess_stay
 
 
 def test_a_question_that_is_not_there_is_refused_with_those_that_are():
-    with pytest.raises(ValueError, match=r"'wiat' is not in questions.toml, expected one of wait, ranks, order"):
+    with pytest.raises(ValueError, match=r"'wiat' is not in questions.toml, expected one of wait, ranks"):
         guess("wiat")

@@ -8,30 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import feeder, ops_of, random_schedules, rank_of
-from scheduled_runs import (
-    MODELS,
-    ROWS,
-    WIDTH,
-    batch,
-    in_one_process,
-    model,
-    mse,
-    pipeline,
-    train,
-    train_two_by_two,
-)
+from scheduled_runs import MODELS, ROWS, WIDTH, batch, in_one_process, model, mse, pipeline, train, train_two_by_two
 from to_do import task
 from torch import nn
 
 from labkit.pipe import ScheduledPipeline
-from labkit.schedule import (
-    Op,
-    Schedule,
-    gpipe,
-    interleaved,
-    zero_bubble_h1,
-    zero_bubble_v,
-)
+from labkit.schedule import Op, Schedule, gpipe, interleaved, zero_bubble_h1, zero_bubble_v
 
 pytestmark = task("pipe.5")
 

@@ -3,8 +3,6 @@ What check claims of shard.2 is not claimed again here."""
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -13,7 +11,6 @@ from torch.distributed import checkpoint as distributed_checkpoint
 from torch.utils.checkpoint import checkpoint
 
 from labkit import models, shard
-from labkit.cost import Link, UnitCost, fsdp_step
 from labkit.launch import launch, workers
 
 
@@ -218,66 +215,6 @@ def test_gradients_are_clipped_by_the_norm_that_one_process_finds(world_size, ki
     assert len(small) == 3  # one number a step
 
 
-# --- in 16 bits -----------------------------------------------------------------------------------
-
-
-def in_bfloat16():
-    model = shard.ShardedModel(made(Layers).float(), compute_dtype=torch.bfloat16)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    loss_of(lambda x: model(x.float()), 0, shares=True).backward()
-    model.finish_gradient_synchronization()
-    optimizer.step()
-    kinds = {str(p.dtype) for p in model.parameters()} | {
-        str(p.grad.dtype) for p in model.parameters() if p.grad is not None
-    }
-    return kinds | {str(state["momentum_buffer"].dtype) for state in optimizer.state.values()}, model.full_parameters()
-
-
-def test_weights_travel_in_bfloat16_and_stay_in_float32_with_gradients_and_state(two):
-    run = two.run(in_bfloat16)
-    full, alone = made(Layers).float(), made(Layers).float()
-    loss_of(lambda x: alone(x.float()), 0).backward()
-    for kinds, weights in run.values:
-        assert kinds == {"torch.float32"}
-        for name, parameter in alone.named_parameters():
-            moved = weights[name] - dict(full.named_parameters())[name]
-            step = torch.zeros_like(moved) if parameter.grad is None else -0.1 * parameter.grad
-            torch.testing.assert_close(moved, step, rtol=0.1, atol=2e-4, msg=name)
-    sent_bytes = {name: rows.bytes.unique().tolist() for name, rows in run.events.groupby("name")}
-    assert sent_bytes["all_gather"] == [20 * 2] and sent_bytes["reduce_scatter"] == [20 * 4]  # numbers of a layer
-
-
-# --- traffic --------------------------------------------------------------------------------------
-
-
-def test_a_step_moves_the_parameters_twice_and_their_gradients_once(two):
-    events = two.run(sharded, Stack).events
-    moved = events[events["rank"] == 0].groupby("name").bytes.sum()
-    n_bytes, steps = sum(p.nbytes for p in made(Stack).parameters()), 3
-    evaluated = n_bytes
-    assert moved["reduce_scatter"] == steps * n_bytes
-    assert moved["all_gather"] == steps * 2 * n_bytes + evaluated
-
-
-def gradients_on_their_way(n_layers: int) -> list[int]:
-    """Return of how many units the whole gradients are kept, whenever one more leaves."""
-    model, kept = shard.ShardedModel(nn.Sequential(*(nn.Linear(4, 4) for _ in range(n_layers)))), []
-
-    def counted(scatter, unit):
-        leaving = scatter(unit)
-        kept.append(1 + sum(not each.work.done for each in model._on_their_way))
-        return leaving
-
-    model._scatter = partial(counted, model._scatter)
-    model(torch.ones(2, 4)).sum().backward()
-    model.finish_gradient_synchronization()
-    return kept
-
-
-def test_only_two_units_whole_gradients_are_kept_until_they_have_arrived(two):
-    assert two.run(gradients_on_their_way, 5).values == [[1, 2, 2, 2, 2]] * 2
-
-
 # --- a checkpoint ---------------------------------------------------------------------------------
 
 
@@ -321,45 +258,6 @@ def test_a_checkpoint_of_two_ranks_goes_on_at_another_world_size(two, kind, name
 
 
 # --- gathered ahead -------------------------------------------------------------------------------
-
-
-def steps_by_layer(prefetch):
-    """Take two steps. Return, for each pass of a layer, which units have memory in it."""
-    model, seen = shard.ShardedModel(made(Stack), prefetch=prefetch), []
-
-    def note(*_):
-        seen.append([unit.number for unit in model.units if unit.full.untyped_storage().nbytes()])
-
-    for layer in model.module:
-        layer.register_forward_pre_hook(note)
-        layer.register_forward_hook(lambda _layer, _inputs, y: y.register_hook(note) and None)
-    for step in range(2):
-        loss_of(model, step, shares=True).backward()
-        model.finish_gradient_synchronization()
-    note()
-    return seen[:6], seen[6:]
-
-
-ALONE = [[0], [1], [2], [2], [1], [0]]  # three layers forward, and back
-AHEAD = [[0, 1], [1, 2], [2], [1, 2], [0, 1], [0]]
-
-
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_with_prefetch_one_layer_more_is_there_from_the_second_step_on(two, prefetch):
-    run = two.run(steps_by_layer, prefetch)
-    for first, second in run.values:
-        assert first == ALONE and second == [*(AHEAD if prefetch else ALONE), []]
-    gathers = run.events[(run.events.name == "all_gather") & (run.events["rank"] == 0)]
-    assert gathers.sort_values("start_s").bucket.tolist() == [0, 1, 2, 2, 1, 0] * 2  # the same in the same order
-    unit = UnitCost(forward_s=1.0, backward_s=1.0, weight_bytes=160, gradient_bytes=160)
-    predicted = fsdp_step([unit] * 3, 2, Link(0.1, 1e9), prefetch=prefetch)
-    assert sent(run.events[run.events["rank"] == 0]) == sent(predicted)
-
-
-def sent(events):
-    """What travels, in the order in which it begins, of the last step of three units."""
-    events = events[events.name.isin(["all_gather", "reduce_scatter"])].sort_values("start_s")
-    return list(zip(events.name, events.bucket, events.bytes, strict=True))[-9:]
 
 
 class OneOfTwo(nn.Module):
@@ -428,19 +326,6 @@ def test_a_gradient_of_an_input_leaves_no_layer_whole_and_takes_no_part_in_the_s
 # --- what cannot work -----------------------------------------------------------------------------
 
 
-class Opaque(nn.Module):
-    """A layer that returns its tensor in something that nobody can look into."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x):
-        answer = Exception()
-        answer.y = self.linear(x)
-        return answer
-
-
 def layer(change):
     linear = nn.Linear(2, 2)
     change(linear)
@@ -479,7 +364,6 @@ REFUSED = {
     NOT_AVERAGED: lambda: in_order("backward", "forward"),
     NOT_AVERAGED[:20]: lambda: in_order("backward", "clip"),
     "sharded, in torch.float64 on cpu, and cannot become torch.float16": lambda: shard.ShardedModel(made(Stack)).half(),
-    "Opaque returned a Exception, in which no tensor": lambda: shard.ShardedModel(Opaque(), Opaque)(torch.ones(4)),
 }
 
 

@@ -110,7 +110,7 @@ def all_guesses(table: pd.DataFrame) -> MeasuredTable:
         exact = ~table["measured"] & table[column].notna()
         shown.loc[exact, column] = table.loc[exact, column].map("{:.3g}".format)
     for column, width in {"answer": ANSWER_WIDTH, "left out": LEFT_OUT_WIDTH}.items():
-        shown[column] = shown[column].where(~table["measured"], [fact(said, width) for said in shown[column]])
+        shown[column] = shown[column].where(~table["measured"], [fact(text, width) for text in shown[column]])
     return MeasuredTable(shown)
 
 
@@ -169,7 +169,7 @@ def terms_left_out(table: pd.DataFrame) -> MeasuredTable:
     known = store.load()
     answered = [known[name] for name in table.question]
     counts = Counter(facts.get("term", "") for facts in answered if facts.get("left_out"))
-    named = {said: counts.pop(term, 0) for term, said in TERMS.items()}
+    named = {name: counts.pop(term, 0) for term, name in TERMS.items()}
     named[OTHER] = counts.total()
     return MeasuredTable({"term": named.keys(), "guesses": map(float, named.values())})
 

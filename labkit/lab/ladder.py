@@ -102,9 +102,9 @@ def first_difference(printed: str, other: str) -> int | None:
 
 def beside(printed: Mapping[int, str], rung: int, before: int) -> MeasuredTable:
     """Return the losses of two rungs at the end of each epoch, and say whether all agree."""
-    agree = first_difference(printed[rung], printed[before]) is None
+    same = first_difference(printed[rung], printed[before]) is None
     table = pd.DataFrame({f"rung {k}": losses(printed[k]) for k in (before, rung)})
-    say(f"all {len(table)} losses agree up to rounding: {agree}")
+    say(f"all {len(table)} losses agree up to rounding: {same}")
     return MeasuredTable(table.groupby("epoch").tail(1).map(loss))
 
 

@@ -64,9 +64,6 @@ def test_a_table_that_cannot_be_drawn_is_refused(table, options, message):
         bars(table, **{"group": "setting", "series": "source", "value": "time_s"} | options)
 
 
-# --- intervals, sources, ticks --------------------------------------------------------------------
-
-
 def test_two_columns_are_the_ends_of_an_interval_in_bars_and_curves():
     ax = bars(ENDS, group="setting", series="source", value="time_s", error=("low", "high"))
     segments = [tuple(segment[:, 1]) for lines in ax.collections for segment in lines.get_segments()]

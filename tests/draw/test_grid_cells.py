@@ -28,9 +28,6 @@ def test_a_panel_explains_its_bars_and_tells_its_steps():
     assert before == 1 and after > 1000, "what is there in the end stays beside a grid with more steps"
 
 
-# --- in print -------------------------------------------------------------------------------------
-
-
 def grid(n=3, links=(), left_out=(), n_steps=1):
     cells = [
         Cell(r, c, 0, n_steps, "own part" if r == c else "partial sum", r, f"{r} {c}", f"Rank {r}, chunk {c}.")

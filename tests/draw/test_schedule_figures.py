@@ -29,7 +29,6 @@ def five_tables():
 
 @pytest.fixture(scope="module")
 def five(five_tables):
-    """Return their figure."""
     return timeline(five_tables, note="Equal stages.", time_label="time (forward passes)").figure
 
 
@@ -39,11 +38,7 @@ def peaks(ax):
 
 
 def facts(five):
-    """By title of a panel, what stands beside it."""
     return {ax.get_title(loc="left"): ax.get_title(loc="right") for ax in five.axes}
-
-
-# --- time -----------------------------------------------------------------------------------------
 
 
 def test_every_op_is_a_bar_in_the_panel_of_its_table_which_says_its_makespan_and_bubble(five, five_tables):
@@ -72,9 +67,6 @@ def test_what_was_measured_late_starts_at_0_and_ranks_idle_from_the_first_op_of_
     assert ax.get_xlim()[1] >= 5
 
 
-# --- memory ---------------------------------------------------------------------------------------
-
-
 def test_the_peak_of_every_rank_stands_beside_it(five):
     shown = {ax.get_title(loc="left"): peaks(ax) for ax in five.axes}
     assert shown["GPipe"] == ["8"] * 4
@@ -84,9 +76,6 @@ def test_the_peak_of_every_rank_stands_beside_it(five):
     ]  # half of (v - 1)n + 2(n - 1 - r) + 1
     assert max(shown["ZB-H1"]) == "4"
     assert set(shown["ZB-V"]) == {"4"}  # 2n halves are the n of 1F1B's first rank
-
-
-# --- the figure as a whole ------------------------------------------------------------------------
 
 
 def assert_nothing_overlaps(figure):
@@ -110,8 +99,6 @@ def test_five_schedules_with_all_their_numbers_overlap_nowhere_and_have_one_lege
     entries = "forward|backward|input gradient|weight gradient|1st, 2nd stage of a rank|idle|activations kept"
     assert "|".join(text.get_text() for text in five.legends[0].get_texts()) == entries
 
-
-# --- what cannot be drawn -------------------------------------------------------------------------
 
 GOOD = simulate(gpipe(2, 2))
 BAD = {

@@ -8,15 +8,12 @@ from itertools import combinations
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from drawn_artists import coloured_bars, drawn_bars, overlapping
+from drawn_artists import drawn_bars, overlapping
 from drawn_tables import event, two_ranks
 from eyes import COLOUR_VISION, lab
-from matplotlib.colors import to_hex
 
 from labkit.draw import STYLES, overlay, timeline
 from labkit.trace import event_table
-
-# --- timelines ------------------------------------------------------------------------------------
 
 
 def test_every_event_is_a_bar_at_its_time_on_given_axes_with_rank_0_on_top():
@@ -52,22 +49,6 @@ def test_no_bar_ever_covers_another_however_spans_nest_and_overlap():
     assert not [pair for pair in combinations(boxes, 2) if overlapping(*pair)]
 
 
-def test_a_bar_shows_its_micro_batch_or_else_its_bucket_inside_and_no_hatching_runs_through_it():
-    rows = [event(0, "forward", 0, 3, micro_batch=7, bucket=1), event(0, "all_reduce", 3, 6, "comm", bucket=3)]
-    rows += [event(0, "optimizer", 6, 9)]
-    rows += [event(1, "forward", i, i + 0.3 + 0.03 * i, micro_batch=100 + i) for i in range(20)]
-    ax = timeline(event_table(rows))
-    ax.figure.draw_without_rendering()
-    bars = {(box[0] + box[1]) / 2: (box, colour) for box, colour in coloured_bars(ax)}
-    assert {"3", "7", "119"} <= {text.get_text() for text in ax.texts} and 10 < len(ax.texts) < 22
-    for text in ax.texts:
-        (left, right, *_), colour = bars[min(bars, key=lambda middle: abs(middle - text.get_position()[0]))]
-        extent = text.get_window_extent().transformed(ax.transData.inverted())
-        assert left <= extent.x0 and extent.x1 <= right and text.get_fontsize() >= 5, text.get_text()
-        if colour != to_hex(STYLES["forward"].colour):
-            assert to_hex(text.get_bbox_patch().get_facecolor()) == colour
-
-
 @pytest.mark.parametrize("note", ["", "Two ranks."])
 def test_notes_and_what_was_emulated_stand_once_under_a_timeline_and_under_an_overlay(note):
     plain, slow = two_ranks(), two_ranks()
@@ -91,9 +72,6 @@ def test_overlay_starts_both_tables_at_0_and_marks_where_each_ends():
     assert not [pair for pair in combinations(boxes, 2) if overlapping(*pair)]
 
 
-# --- timelines of pipelines -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fault", [None, two_ranks()[:0], two_ranks().assign(end_s=np.inf)])
 def test_a_table_that_cannot_be_drawn_is_refused_by_name_before_anything_is_drawn(fault):
     draws = {
@@ -105,9 +83,6 @@ def test_a_table_that_cannot_be_drawn_is_refused_by_name_before_anything_is_draw
         with pytest.raises((TypeError, ValueError), match=re.escape(name)):
             draw()
     assert not plt.get_fignums()
-
-
-# --- colours --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("vision", COLOUR_VISION)

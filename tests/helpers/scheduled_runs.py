@@ -19,17 +19,6 @@ mse = nn.functional.mse_loss
 # --- models and batches ---------------------------------------------------------------------------
 
 
-class Constant(nn.Module):
-    """Gives its weight for every row, whatever the input."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.linspace(-1, 1, WIDTH))
-
-    def forward(self, x):
-        return self.weight.expand(len(x), WIDTH)
-
-
 def block():
     return nn.Sequential(nn.Linear(WIDTH, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, WIDTH))
 
@@ -47,7 +36,6 @@ MODELS = {
     "blocks": blocks,
     "first stage frozen": lambda n: [frozen(block()), *blocks(n - 1)],
     "last stage frozen": lambda n: [*blocks(n - 1), frozen(block())],
-    "a stage that does not look at its input": lambda n: [block(), Constant(), *blocks(n - 2)],
     "a stage that cuts the gradient off": lambda n: [block(), Do(torch.Tensor.detach), *blocks(n - 2)],
     "token ids handed on": lambda n: [nn.Identity(), nn.Sequential(nn.Embedding(5, WIDTH), block()), *blocks(n - 2)],
     "an output that is a view": lambda n: [
@@ -132,18 +120,8 @@ def train_two_by_two(schedule, rows):
 
 def all_kinds_of_tensors():
     base = torch.arange(24.0).reshape(4, 6)
-    return [
-        base,
-        base.T,
-        base[1:3, ::2],
-        base[:, :1].expand(4, 5),
-        base.bfloat16(),
-        base > 7,
-        torch.complex(base, -base).conj(),
-        torch.zeros(0, 5),
-        torch.ones([1] * 13),
-        base[0].clone().requires_grad_(),
-    ]
+    strided = [base.T, base[1:3, ::2], base[:, :1].expand(4, 5), torch.ones([1] * 13), torch.zeros(0, 5)]
+    return [*strided, base.bfloat16(), base > 7, torch.complex(base, -base).conj(), base[0].clone().requires_grad_()]
 
 
 def send_all_kinds_of_tensors():

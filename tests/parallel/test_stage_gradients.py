@@ -136,10 +136,6 @@ MODULES: dict[str, nn.Module] = {
     "dead branch": Do(lambda x, w: x + Stop.apply(x @ w), w),
     "one weight above itself": nn.Sequential(shared, nn.Tanh(), shared),
     "weights computed from weights": parametrizations.weight_norm(linear()),
-    "weights beside the path": Do(lambda x, f, w: f(x) + w.exp().sum(dim=0), linear(), w),
-    "broadcast input and weight": Do(lambda x, w: x[:, :1] * w, weight(1, 4)),
-    "several outputs, some not used": Do(lambda x, w: torch.split(x @ w, 1, dim=1)[2] * 2, w),
-    "sparse gradient": Do(lambda x, f: x * f(torch.arange(5) % 3), nn.Embedding(6, 4, sparse=True).double()),
     "an output that is the input": nn.Identity(),
     "an input that is not used": Do(lambda x, w: w.exp(), w),
     "half frozen, one unused": half_frozen(),
@@ -195,10 +191,7 @@ def hook_where_gradients_are_added(model: nn.Sequential, log: Log) -> None:
 
 
 @pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
-@pytest.mark.parametrize(
-    "hook",
-    [hook_an_activation, hook_weights, hook_where_gradients_are_added],
-)
+@pytest.mark.parametrize("hook", [hook_an_activation, hook_weights, hook_where_gradients_are_added])
 def test_hooks_run_as_often_as_under_autograd_and_see_the_same(hook, twice, monkeypatch):
     monkeypatch.setattr(split_backward, "MAX_BYTES", 0)  # a sum is waited for all the same
     found = {}

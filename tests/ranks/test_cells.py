@@ -298,22 +298,12 @@ def test_a_rank_that_the_cell_does_not_run_on_is_named_as_the_one_that_is_missin
 
 
 def test_names_that_hold_the_old_group_are_listed(two):
-    run(
-        two,
-        """
-        from torch import nn
-        from torch.distributed.device_mesh import init_device_mesh
-        ddp = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
-        plain = nn.Linear(2, 2)
-        inside = {"model": [ddp]}
-        mesh = init_device_mesh("cpu", (2,))
-        group = dist.new_group([0, 1])
-        number = 3
-        """,
-    )
+    run(two, "plain, group = torch.nn.Linear(2, 2), dist.new_group([0, 1])")
+    run(two, "ddp = torch.nn.parallel.DistributedDataParallel(plain); inside = {'model': [ddp]}")
+    run(two, "mesh = dist.device_mesh.init_device_mesh('cpu', (2,))")
     error = fails(two, "if rank == 0: ddp(torch.ones(1, 2)); dist.barrier()", LaunchTimeout)
     assert "ddp, group, inside and mesh belong to the old one: make it anew." in notes(error)
-    run(two, "del ddp, plain, inside, mesh, group, number")
+    run(two, "del ddp, plain, inside, mesh, group")
     assert sums(two) == ["2.0", "2.0"]
 
 
@@ -466,7 +456,7 @@ def counts():
 
 
 @pytest.mark.slow
-def test_50_hangs_in_a_row_leave_variables_and_nothing_else(monkeypatch):
+def test_16_hangs_in_a_row_leave_variables_and_nothing_else(monkeypatch):
     monkeypatch.setattr(pools, "QUIET_S", 0.5)
     with started(4) as ranks:
         run(ranks, COUNTS)
@@ -475,7 +465,7 @@ def test_50_hangs_in_a_row_leave_variables_and_nothing_else(monkeypatch):
         for i in range(4):  # a rank's first: torch keeps the last group whose collectives were asked for
             fails(ranks, hang.format(i), LaunchTimeout)
         before = run(ranks, "counts()").run.values
-        for i in range(50):
+        for i in range(16):
             fails(ranks, hang.format(i % 4), LaunchTimeout)
             assert ranks["kept"] == [7, 8, 9, 10]
         assert run(ranks, "counts()").run.values == before

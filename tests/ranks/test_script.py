@@ -71,10 +71,7 @@ def helper():
 PLAN = decide(2, "auto", 60.0, 1, None, False, True)
 CANNOT = "- {} cannot be written ({}): make it where it is used"
 LEFT_OUT = {
-    "model(rows)": [
-        CANNOT.format("model, used by fn,", "Linear"),
-        CANNOT.format("rows, used by fn,", "Tensor"),
-    ],
+    "model(rows)": [CANNOT.format("model, used by fn,", "Linear"), CANNOT.format("rows, used by fn,", "Tensor")],
     "lock": [CANNOT.format("lock, used by fn,", "lock")],
     "shapes": [CANNOT.format("shapes, used by fn,", "function")],
     "helper()": [CANNOT.format("rows, used by helper,", "Tensor")],
@@ -90,17 +87,6 @@ LEFT_OUT = {
 def test_what_a_function_captures_and_a_script_cannot_have_is_named(cells, expression):
     fn = cells.run(f"{PRELUDE}\ndef fn():\n    return {expression}\n")["fn"]
     assert problems(lambda: script.from_call(functools.partial(fn), PLAN)) == LEFT_OUT[expression]
-
-
-def test_arguments_that_cannot_be_written_are_all_named_and_no_file_is(cells, tmp_path):
-    fn = cells.run("def fn(*rows, scale): return scale")["fn"]
-    run = launch(functools.partial(fn, torch.ones(2)), [torch.ones(1)], 3, scale=lambda: 3, world_size=1)
-    assert problems(lambda: run.to_script(tmp_path / "script.py")) == [
-        CANNOT.format("argument 1 of fn", "Tensor"),
-        CANNOT.format("argument 2 of fn", "Tensor"),
-        CANNOT.format("argument scale of fn", "function"),
-    ]
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_is_not_an_exported_script_is_left_alone(tmp_path):

@@ -1,4 +1,4 @@
-"""What a thread waits for inside torch is told where that is certain, and whose lines they are.
+"""What a thread waits for inside torch is told where that is certain.
 
 That locks, queues and events are waits, and other waits are not, test_hangs and test_correct_runs
 show in ranks."""
