@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PARTS = "forward", "backward", "agree", "optimizer"  # of a step, its spans
 RANKS = 4
-_GRADIENTS = 10  # of a model that is averaged without training
+_GRADIENTS = 6  # of a model that is averaged without training
 _LEARNING_RATE = 1e-3
 
 Seen: TypeAlias = Sequence[tuple[float, float]]  # of each step, the loss and how far ranks are apart
@@ -76,7 +76,7 @@ def own_batches(corpus: EntailmentCorpus, batch_size: int, epoch: int = 1) -> It
 def agree_s(ranks: WarmRanks, average: Callable[[Any], object]) -> tuple[list[int], list[float]]:
     """Return sizes of a gradient in bytes, and the seconds that ``average(model)`` takes for each.
 
-    A model has ten gradients of one size, so they follow each other as in a training step. Sizes
+    A model has six gradients of one size, so they follow each other as in a training step. Sizes
     take turns; the seconds are medians of five turns, without a first one that warms up. On a fast
     link larger sizes are added: see :func:`labkit.cost.measure_rising`.
     """
