@@ -44,7 +44,7 @@ def packages(name: str, requirements: list[str], python: str = sys.executable) -
     if not folder.is_dir():
         FOLDER.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=FOLDER) as scratch:
-            install(["--target", f"{scratch}/packages", *requirements], python)
+            install(["--no-compile", "--target", f"{scratch}/packages", *requirements], python)  # tests import little
             os.rename(f"{scratch}/packages", folder)  # whole, or not there
     return folder
 

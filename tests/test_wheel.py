@@ -56,7 +56,9 @@ class Environment:
 
     def install(self, requirement: str) -> None:
         constraints = str(PROJECT / "constraints.txt")
-        skip_offline(environments.install, ["--constraint", constraints, requirement], str(self.programs / "python"))
+        # Python compiles what is imported here; pip would compile all of torch and JupyterLab.
+        options = ["--no-compile", "--constraint", constraints]
+        skip_offline(environments.install, [*options, requirement], str(self.programs / "python"))
 
     def run(self, program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LABKIT_"))}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import datetime
 import os
@@ -42,6 +43,12 @@ def one_judge() -> Iterator[Judge]:
         yield process
         started = psutil.Process(process._process.pid).children(recursive=True)
     assert not [each for each in started if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture
+def grades_with_it(one_judge, monkeypatch) -> None:
+    """``labkit grade`` in this process judges with the one above: each start takes seconds."""
+    monkeypatch.setattr(grading, "Judge", lambda *_: contextlib.nullcontext(one_judge))
 
 
 REWRITES = """
@@ -254,6 +261,7 @@ def test_the_class_page_says_how_often_each_claim_failed_and_links_each_students
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("grades_with_it")
 def test_wrong_answers_fail_with_their_findings_and_right_ones_pass(tmp_path):
     """benchmarks/grade_class.py does so with all wrong and right answers to all tasks."""
     (tmp_path / "points.toml").write_text('[points]\n"dp.1" = 2\n"dp.6" = 3\n"pipe.2" = 4\n')
@@ -268,6 +276,7 @@ def test_wrong_answers_fail_with_their_findings_and_right_ones_pass(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("grades_with_it")
 def test_ctrl_c_ends_all_processes_and_the_same_command_goes_on(tmp_path, capsys):
     (tmp_path / "points.toml").write_text('[points]\n"pipe.2" = 10\n')
     for n in range(3):
