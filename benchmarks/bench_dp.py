@@ -98,8 +98,8 @@ def keep_freed_memory() -> None:
     """Have glibc keep what is freed, as PyTorch's tuning guide would have another allocator do.
 
     Otherwise every step gets its gradients' memory from the kernel anew, and in a virtual machine
-    perhaps from the host: slowest for whoever has freed his own longest ago, which depends on who
-    else runs in between.
+    perhaps from the host: slowest for the side that freed its own longest ago, which depends on
+    what runs in between.
     """
     if sys.platform == "linux":
         m_trim_threshold, m_mmap_max = -1, -4
@@ -117,9 +117,9 @@ def pairs(name: str, cap: float, count: int) -> dict[str, list[float]]:
     wrapped = {"torch": DistributedDataParallel(theirs, bucket_cap_mb=cap), "labkit": BucketedDataParallel(ours, cap)}
     seconds: dict[str, list[float]] = {"torch": [], "labkit": []}
     for number in range(WARM_UP + count):
-        for who in sorted(wrapped, reverse=bool(number % 2)):
-            seconds[who].append(step(wrapped[who], batch))
-    return {who: values[WARM_UP:] for who, values in seconds.items()}
+        for name in sorted(wrapped, reverse=bool(number % 2)):
+            seconds[name].append(step(wrapped[name], batch))
+    return {name: values[WARM_UP:] for name, values in seconds.items()}
 
 
 def alone(name: str, count: int) -> list[int]:
@@ -164,7 +164,7 @@ def steps(events: pd.DataFrame, rank: int) -> list[Step]:
 def ratio_row(name: str, link: str, cap: float, values: list[dict[str, list[float]]]) -> dict[str, Any]:
     """Return the ratio of a link: a pair is done when the slower rank is."""
     torch_s, ours_s = (
-        [max(ranks) for ranks in zip(*(value[who] for value in values), strict=True)] for who in ("torch", "labkit")
+        [max(ranks) for ranks in zip(*(value[name] for value in values), strict=True)] for name in ("torch", "labkit")
     )
     ratios = [ours / theirs for ours, theirs in zip(ours_s, torch_s, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)

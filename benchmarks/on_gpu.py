@@ -286,8 +286,8 @@ def main() -> int:
     parts = options.part or [name for name in PARTS if name != "notebooks"]
     parts += ["notebooks"] if options.notebooks and "notebooks" not in parts else []
     results = Results(options.out.resolve(), options.rehearse)
-    said = answer([sys.executable, "-c", MACHINE])  # another process: a GPU may be there for one at a time
-    results.machine = json.loads(said) if said.startswith("{") else {"gpus": [], "no answer": _first_error(said)}
+    text = answer([sys.executable, "-c", MACHINE])  # another process: a GPU may be there for one at a time
+    results.machine = json.loads(text) if text.startswith("{") else {"gpus": [], "no answer": _first_error(text)}
     results.facts = facts()
     results.write()
     code = run_tests(results, [PARTS[name] for name in sorted(parts, key=list(PARTS).index)], ends_at)

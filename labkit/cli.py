@@ -155,12 +155,12 @@ def _submit(args: argparse.Namespace) -> int:
     from labkit.course.submission import Request, submit
     from labkit.todo import TASKS
 
-    asked = [each.strip() for each in args.only.split(",") if each.strip()]
+    wanted = [each.strip() for each in args.only.split(",") if each.strip()]
     groups = sorted({task.partition(".")[0] for task in TASKS})
-    if unknown := [each for each in asked if each not in (*TASKS, *groups)]:
+    if unknown := [each for each in wanted if each not in (*TASKS, *groups)]:
         expected = ", ".join((*groups, *TASKS))
         return _refuse(f"submit: there is no task {unknown[0]!r}, expected some of: {expected}")
-    tasks = [task for task in TASKS if not asked or task in asked or task.partition(".")[0] in asked]
+    tasks = [task for task in TASKS if not wanted or task in wanted or task.partition(".")[0] in wanted]
     try:
         return 0 if submit(Request(args.out, args.layout, tasks, args.name, args.with_guesses), _say) else 1
     except (ValueError, OSError, RuntimeError) as error:

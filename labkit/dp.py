@@ -291,7 +291,7 @@ def ring_all_reduce(tensor: torch.Tensor) -> None:
     """
     ### TODO dp.5 (30 minutes): Send the chunks around the ring, in the two halves that stand above.
     ### _exchange, below, sends one tensor to the right while another comes from the left;
-    ### torch.tensor_split cuts a tensor, also where its length is no multiple of the number of
+    ### torch.tensor_split cuts a tensor, also where its length is not a multiple of the number of
     ### ranks. Before you write a line, write down for three ranks which chunk each of them sends in
     ### each step. The tensor need not be contiguous, but it is to change in place.
     ### BEGIN SOLUTION dp.5

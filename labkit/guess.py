@@ -6,7 +6,7 @@ shows a form and has no default; the words are in ``notebooks/questions.toml``. 
 the answer begins with ``%%needs guess.hidden`` and steps aside until the guess is given; "I don't
 know" is one. It is kept outside the notebook, so running all cells again keeps it. In such a cell:
 
-    reveal(hidden, 0.72, nothing_overlaps=0.0, all_can_hide=1.0)
+    reveal(hidden, 0.72)
 """
 
 from __future__ import annotations
@@ -73,15 +73,16 @@ def guess(
 def reveal(guess: Guess, measured: Any = None, **numbers: Any) -> None:
     """Show how far off the guess is, and which term it forgot; from now on it is final.
 
-        reveal(hidden, shares, nothing_overlaps=0.0, all_can_hide=1.0)
+        reveal(one_by_one, wait_s, sent=0.028, latencies=0.005, calls=0.019, free_calls=0.033)
 
     ``measured`` is the answer: a number, an :class:`Interval`, repeats (their median and interval),
     or one of the question's choices; without it, the ``answer`` that ``questions.toml`` has, which
     no run could change. That file also has the words: ``wrong`` models, ``parts``
     that the answer is made of, and of each choice what speaks for it or against it. A keyword gives
-    what the answer would be under a wrong model, or how large a part is, by its key there; any
-    other keyword fills a ``{field}`` in those words. Numbers are in seconds, in bytes, or else in
-    the question's unit. An answer that is not a measurement is ``exact`` there.
+    what the answer would be under a wrong model, or how large a part is, by its key there; a model
+    whose answer no run changes has it there, in the question's unit: ``would_be``. Any other
+    keyword fills a ``{field}`` in those words. Numbers are in seconds, in bytes, or else in the
+    question's unit. An answer that is not a measurement is ``exact`` there.
 
     Raises TypeError for a keyword that is missing or has no place, and what
     :meth:`Guess.feedback` raises.
@@ -89,11 +90,14 @@ def reveal(guess: Guess, measured: Any = None, **numbers: Any) -> None:
     question = guess.question
     entry = words("questions", question.name)
     wrong, parts = entry.get("wrong", {}), entry.get("parts", {})
-    known, fields = {*wrong, *parts}, {*fields_of(entry)}
+    unit = size_of(question.unit)
+    always = {key: each["would_be"] * unit for key, each in wrong.items() if "would_be" in each}
+    known, fields = {*wrong, *parts} - {*always}, {*fields_of(entry)}
     if not known <= numbers.keys() <= known | fields:
-        expected = ", ".join([*wrong, *parts, *sorted(fields)]) or "none"
+        expected = ", ".join([*(key for key in (*wrong, *parts) if key in known), *sorted(fields)]) or "none"
         raise TypeError(f"reveal({question.name}): got {', '.join(numbers) or 'no keywords'}, expected {expected}")
-    is_measured, unit = measured is not None and not entry.get("exact", False), size_of(question.unit)
+    numbers |= always
+    is_measured = measured is not None and not entry.get("exact", False)
     measured = entry["answer"] if measured is None else measured
     if question.choices:
         reasons = {choice: reason.format(**numbers) for choice, reason in entry["choices"].items()}

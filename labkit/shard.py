@@ -27,8 +27,6 @@ from labkit.parallel.shard import (
 )
 from labkit.parallel.sharded_state import sharded_state
 from labkit.parallel.unit import (
-    GatherOrder,
-    Hooks,
     OnItsWay,
     Unit,
     all_gather_into_tensor,
@@ -36,10 +34,10 @@ from labkit.parallel.unit import (
     check_kinds,
     check_same_units,
     gradients_of,
-    listen,
     make_units,
     reduce_scatter_tensor,
 )
+from labkit.parallel.unit_hooks import GatherOrder, Hooks, listen
 from labkit.todo import TodoError
 
 # --- the optimizer's state ------------------------------------------------------------------------
@@ -269,7 +267,7 @@ class ShardedModel(torch.nn.Module):
     def _gather(self, unit: Unit) -> Any:
         """Start to get all of a unit's parameters, for a layer's forward or backward pass.
 
-        Whoever needs them waits for what this returns, and has the parameters show ``unit.full``.
+        The code that needs them waits for what this returns, and has the parameters show ``unit.full``.
         """
         ### TODO shard.2 (20 minutes): Give unit.full its memory, unit.full.nbytes, with
         ### unit.full.untyped_storage().resize_(…). Start filling it with the shards of all ranks, in

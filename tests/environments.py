@@ -1,13 +1,11 @@
-"""Pythons and packages other than this environment's: interpreters, and folders of packages."""
+"""Pythons and packages other than this environment's."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -31,32 +29,15 @@ class Offline(RuntimeError):
     """pip could not reach a registry."""
 
 
-def packages(name: str, requirements: list[str], python: str = sys.executable) -> Path:
-    """Return a folder that has these packages for ``python``, to be put on its PYTHONPATH.
-
-    pip fills it the first time.
-
-    Raises Offline where pip reaches no registry, and RuntimeError, with what pip says, where it
-    fails otherwise.
-    """
-    key = hashlib.sha256("\n".join([python, *requirements]).encode()).hexdigest()[:8]
-    folder = FOLDER / f"{name}-{key}"
-    if not folder.is_dir():
-        FOLDER.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=FOLDER) as scratch:
-            install(["--no-compile", "--target", f"{scratch}/packages", *requirements], python)  # tests import little
-            os.rename(f"{scratch}/packages", folder)  # whole, or not there
-    return folder
-
-
 def install(arguments: list[str], python: str) -> None:
     """Run ``pip install`` with this environment's pip, for another Python. Raises as
-    :func:`packages` does."""
+    :func:`pip` does."""
     pip("--python", python, "install", *arguments)
 
 
 def pip(*arguments: str) -> None:
-    """Run this environment's pip. Raises as :func:`packages` does."""
+    """Run this environment's pip. Raises Offline where it reaches no registry, and RuntimeError,
+    with what pip says, where it fails otherwise."""
     command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

@@ -1,6 +1,6 @@
 """Run the tests of ranks, models and pipelines elsewhere: make matrix.
 
-    python tests/matrix.py [newest py312-torch2.9 aten-avx2 visitor ...]
+    python tests/matrix.py [newest py312-oldest aten-avx2 visitor ...]
 
 - Other Pythons and versions of torch. Each has an environment of its own in .venv-matrix, made the
   first time: two minutes, and 5 to 7 GB with torch's CUDA packages. An interpreter that is neither
@@ -34,7 +34,7 @@ MATRIX = {
     NEWEST: ("{}.{}".format(*sys.version_info), ["torch==2.13.0", "transformers"]),
     "py312-torch2.11": ("3.12", ["torch==2.11.0", "transformers==5.17.0"]),
     "py313-torch2.11": ("3.13", ["torch==2.11.0", "transformers==5.17.0"]),
-    "py312-torch2.9": ("3.12", ["torch==2.9.1", "transformers==5.17.0"]),
+    "py312-oldest": ("3.12", ["torch==2.9.1", "transformers==5.4", "numpy==1.26", "pandas==2.2", "matplotlib==3.10"]),
 }
 KERNELS = {
     "aten-default": {"ATEN_CPU_CAPABILITY": "default"},
@@ -46,18 +46,9 @@ KERNELS = {
 VISITOR = ["setpriv", "--reuid=nobody", "--clear-groups", "--regid=65534"]
 VISITOR += [f"--{kind}-caps=-all,+dac_read_search" for kind in ("inh", "ambient")]
 NAMES = [*MATRIX, *KERNELS, "visitor"]
-OTHERS = [
-    "cloudpickle",
-    "hypothesis",
-    "ipykernel",
-    "jupyter-client",
-    "matplotlib",
-    "nbformat",
-    "numpy",
-    "pandas",
-    "psutil",
-]
-OTHERS += ["pytest", "pytest-timeout", "pytest-xdist", "sacrebleu", "scikit-learn", "tqdm", "anywidget", "accelerate"]
+OTHERS = ["accelerate", "anywidget", "cloudpickle", "hypothesis", "ipykernel", "jupyter-client", "matplotlib"]
+OTHERS += ["nbformat", "numpy", "pandas", "psutil", "pytest", "pytest-timeout", "pytest-xdist", "sacrebleu"]
+OTHERS += ["scikit-learn", "tqdm"]
 PACKAGES = ["base", "trace", "parallel", "ranks", "train", "examples"]
 FILES = ["test_launch*", "test_link*", "test_dp*", "test_reducer*", "test_pipe*", "test_scheduled_*"]
 FILES += ["test_models*", "test_gpt2*", "test_explorer", "test_measure", "test_recorded_*"]

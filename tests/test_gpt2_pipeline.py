@@ -69,10 +69,6 @@ def check_equal(found: object, expected: object) -> None:
 # --- loss and gradients ---------------------------------------------------------------------------
 
 
-def test_model_parallel_has_the_single_devices_loss_and_gradients():
-    check_equal(loss_and_gradients(model_parallel(5)), loss_and_gradients(single()))
-
-
 @pytest.mark.parametrize("n_devices, split_size, n_micro", [(1, 3, 3), (3, 2, 4), (2, 100, 1)])
 def test_pipeline_parallel_has_the_single_devices_loss_and_gradients(n_devices, split_size, n_micro):
     with record() as recording:
@@ -100,24 +96,17 @@ def test_generation_with_padding_and_a_cache_writes_what_a_single_device_writes(
 @pytest.mark.parametrize(
     ("options", "given"),
     [
-        ({"use_cache": True}, "a cache"),
         ({}, "a cache"),  # as GPT2Config has it, unless told otherwise
         ({"use_cache": False, "attention_mask": torch.tensor([[0, 1, 1], [1, 1, 1]])}, "an attention mask"),
         ({"use_cache": False, "output_hidden_states": True}, "output_hidden_states"),
     ],
     ids=str,
 )
-def test_with_more_than_hidden_states_the_blocks_run_one_after_the_other_which_training_warns_of(options, given):
-    tokens = torch.arange(6).view(2, 3)
-    plain, gpt2 = single()(tokens, **options), pipeline_parallel()
+def test_with_more_than_hidden_states_training_warns_that_the_blocks_run_one_after_the_other(options, given):
+    tokens, gpt2 = torch.arange(6).view(2, 3), pipeline_parallel()
     with pytest.warns(UserWarning, match=f"given {given}.*, so its blocks run one after .* with use_cache=False"):
         found = gpt2(tokens, **options)
-    check_equal((found.logits, found.hidden_states), (plain.logits, plain.hidden_states))
-    with record() as recording:
-        with torch.no_grad():
-            check_equal(gpt2(tokens, **options).logits, plain.logits)
-        check_equal(gpt2.eval()(tokens, **options).logits, plain.logits)
-    assert not len(recording.events)
+    check_equal(found.logits, single()(tokens, **options).logits)
 
 
 def test_an_attention_that_needs_a_mask_is_refused_by_name_and_may_be_changed():

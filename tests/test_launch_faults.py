@@ -22,7 +22,6 @@ import textwrap
 import threading
 import time
 import traceback
-import tracemalloc
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import ClassVar
@@ -32,13 +31,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from jupyter_client import BlockingKernelClient, KernelManager
-from rank_functions import (
-    a_child,
-    a_child_with_a_session_of_its_own,
-    a_daemon,
-    all_reduce_works,
-    spans_never_end,
-)
+from rank_functions import a_child, a_child_with_a_session_of_its_own, a_daemon, all_reduce_works, spans_never_end
 
 import labkit
 from labkit.course.notebooks import over_ipc
@@ -101,15 +94,6 @@ def nobody_is_left_and_the_next_launch_works():
     yield
     assert gone(rank_processes(), RANK_GONE_S)
     assert launch(all_reduce_works, world_size=2).values == [2.0, 2.0]
-
-
-@pytest.fixture
-def own_server(monkeypatch):
-    """A server of this test alone, with torch: the common one need not begin anew after it."""
-    server = server_handle.ServerHandle(["torch"], fork=True)
-    monkeypatch.setattr(server_handle, "forks", server)
-    yield server
-    server.stop()
 
 
 def fails(fn, **options):
@@ -271,7 +255,8 @@ def test_what_a_warm_rank_starts_runs_on_until_the_rank_ends_whoever_else_ends_b
     assert gone(processes(daemon), RANK_GONE_S)
 
 
-def test_a_killed_server_takes_its_ranks_along_with_what_they_have_started_in_their_sessions(own_server):
+def test_a_killed_server_takes_its_ranks_along_with_what_they_have_started_in_their_sessions(monkeypatch):
+    monkeypatch.setattr(server_handle, "forks", server_handle.ServerHandle(["torch"], fork=True))
     with pytest.raises(RankError), workers(world_size=1) as ranks:
         ((server, child),) = ranks.run(lambda: (os.getppid(), a_child())).values
         os.kill(server, signal.SIGKILL)
@@ -322,16 +307,6 @@ def test_a_launch_in_a_rank_ends_with_it():
     assert gone(processes(*pids), RANK_GONE_S)
 
 
-def test_many_threads_may_launch_at_once():
-    results = []
-    threads = [threading.Thread(target=lambda: results.append(launch(all_reduce_works).values)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [[2.0, 2.0]] * 3
-
-
 def test_launches_leave_no_process_descriptor_file_or_port(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other programs write to the common one
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -369,37 +344,6 @@ def test_launches_that_fail_or_fail_to_start_leave_no_descriptor_either(monkeypa
         with pytest.raises(StopIteration):
             workers(world_size=3)
     assert psutil.Process().num_fds() == before
-
-
-@pytest.mark.slow
-def test_what_packages_read_when_imported_reaches_later_ranks_and_warm_ones_and_a_launch_outlive_the_change(
-    monkeypatch, tmp_path, own_server
-):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "reads_it.py").write_text("import os\noffline = os.environ.get('HF_HUB_OFFLINE')\n")
-    own_server.packages.append("reads_it")
-
-    def offline():
-        import reads_it
-
-        return reads_it.offline
-
-    def wait_for(path):
-        while not os.path.exists(path):
-            time.sleep(0.01)
-        return os.getpid()
-
-    values = []
-    with tempfile.TemporaryDirectory() as folder, workers(world_size=2) as ranks:
-        go = os.path.join(folder, "go")
-        before = ranks.run(os.getpid).values
-        thread = threading.Thread(target=lambda: values.extend(launch(wait_for, go, world_size=1).values))
-        thread.start()
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-        assert launch(offline, world_size=1).values == ["1"]
-        open(go, "w").close()
-        thread.join()
-        assert len(values) == 1 and ranks.run(os.getpid).values == before
 
 
 def test_ranks_that_never_begin_end_in_a_timeout_that_says_so_and_are_not_waited_for(monkeypatch, tmp_path):
@@ -539,20 +483,6 @@ def test_an_answer_that_has_not_come_whole_when_the_time_is_up_ends_in_a_timeout
         time.sleep(1000)
 
     assert "answers_in_part_only" in hang(answers_in_part_only, world_size=1, timeout_s=0.5)[0]
-
-
-def test_a_message_takes_as_much_memory_as_has_come_of_it_whatever_it_says_of_its_length():
-    mine, theirs = socket.socketpair()
-    tracemalloc.start()
-    with mine, theirs:
-        mine.setblocking(False)
-        messages.send(theirs, b"message", b"payload")
-        assert messages.receive(mine) == (b"message", b"payload")
-        theirs.sendall(messages._HEADER.pack(0, 4 << 30) + b"a few bytes")
-        with pytest.raises(TimeoutError):
-            messages.receive(mine)
-        assert tracemalloc.get_traced_memory()[1] < 10e6
-    tracemalloc.stop()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux has these scores")
@@ -777,22 +707,7 @@ def test_an_interrupt_ends_the_ranks_and_the_kernel_lives(kernel):
     assert kernel.run("launch(os.getenv, 'RANK', world_size=2).values") == ("['0', '1']", "")
 
 
-@pytest.mark.slow
-def test_an_interrupt_while_torch_is_still_being_imported_harms_nobody():
-    kernel = Kernel()
-    try:
-        kernel.run("from labkit.launch import launch; import torch")  # here: it is the server that imports it now
-        kernel.start("launch(print, 'too early', world_size=2)")
-        time.sleep(0.1)
-        os.killpg(kernel.manager.provisioner.pgid, signal.SIGINT)
-        assert kernel.error() in ("", "KeyboardInterrupt")  # on a fast machine the launch may be over
-        shown = kernel.run("import os; launch(os.getppid, world_size=1).values[0] == os.getpid()")
-        assert shown == ("False", "")  # its parent is the fork server, which lives
-    finally:
-        kernel.close()
-
-
-def test_a_cell_shows_its_own_lines_in_errors_and_stacks_and_the_run_as_its_last_line(kernel):
+def test_a_cell_shows_its_own_lines_in_errors_and_the_run_as_its_last_line(kernel):
     _, error = kernel.run(
         """
         def divide():
@@ -802,16 +717,6 @@ def test_a_cell_shows_its_own_lines_in_errors_and_stacks_and_the_run_as_its_last
     )
     assert "RankError: rank 0 raised ZeroDivisionError: division by zero" in error
     assert "return 1 / 0  # a line of the cell" in error and "pool.py" not in error
-    _, error = kernel.run(
-        """
-        def joins_alone():
-            import torch.distributed as dist
-            if dist.get_rank() == 1:
-                dist.barrier()  # a line of the cell
-        launch(joins_alone, timeout_s=2)
-        """
-    )
-    assert "dist.barrier()  # a line of the cell" in error
     shown, error = kernel.run("launch(os.getpid, world_size=1)")
     assert error == "" and shown.startswith("1 rank ")
 

@@ -9,14 +9,13 @@ import itertools
 import signal
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
-from small_modules import Do, Fail, output_and_gradients, rows
+from small_modules import Do, output_and_gradients, rows
 from to_do import task
 from torch import nn
 
@@ -163,65 +162,12 @@ def test_batch_normalisation_is_of_each_micro_batch_while_training_and_the_plain
 # --- Pipe: what goes wrong in a stage -------------------------------------------------------------
 
 
-def stage_that(function: Callable[[torch.Tensor], Any]) -> nn.Sequential:
-    """Three stages, the middle one of which does ``function``."""
-    first, _, last = layers()
-    return nn.Sequential(first, WithDevice(Do(function), "cpu:1"), last)
-
-
-@pipe_task
-@pytest.mark.parametrize("where", ["forward", "backward"])
-def test_what_a_stage_raises_is_raised_with_its_traceback_stage_and_micro_batch_and_the_workers_survive(where):
-    def fail_third(x: torch.Tensor) -> torch.Tensor:
-        if next(calls) == 2 and where == "forward":
-            raise ArithmeticError("in the forward")
-        return Fail.apply(x) if next(fails) == 2 else x
-
-    calls, fails, model = itertools.count(), itertools.count(), stage_that(fail_third)
-    with Pipe(model, 2) as piped:
-        threads = stage_threads()
-        with pytest.raises(ArithmeticError, match=f"in the {where}") as caught:
-            piped(rows(8)).sum().backward()
-        assert caught.value.__notes__ == [f"in the {where} of stage 1, micro-batch 2"]
-        lines = [frame.line for frame in traceback.extract_tb(caught.value.__traceback__)]
-        assert "piped(rows(8)).sum().backward()" in lines and lines[-1].startswith("raise ArithmeticError")
-        torch.testing.assert_close(piped(rows(8)), torch.cat([model(part) for part in rows(8).split(2)]))
-        assert stage_threads() == threads
-
-
 @pipe_task
 def test_a_stage_that_calls_its_own_pipe_is_told_so_instead_of_waiting_for_itself():
     again = Do(lambda x: piped(x))
     with Pipe(placed(nn.Identity(), again), 2) as piped, pytest.raises(RuntimeError, match="calls the Pipe") as caught:
         piped(rows(4))
     assert caught.value.__notes__ == ["in the forward of stage 1, micro-batch 0"]
-
-
-# --- at the same time -----------------------------------------------------------------------------
-
-
-@pipe_task
-def test_two_pipes_and_two_callers_of_one_at_once_forward_and_backward():
-    def outcome(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
-        x = rows(6).requires_grad_()
-        output = model(x)
-        return output.detach(), torch.autograd.grad(output.square().sum(), x)[0]
-
-    with Pipe(layers(), 1) as one, Pipe(layers(2), 2) as other:
-        expected = {id(model): outcome(model) for model in (one, other)}
-        wrong: list[Any] = []
-
-        def call(model: Pipe) -> None:
-            for _ in range(10):
-                if not all(map(torch.allclose, outcome(model), expected[id(model)])):
-                    wrong.append(model)
-
-        callers = [threading.Thread(target=call, args=(model,)) for model in (one, other, one)]
-        for caller in callers:
-            caller.start()
-        for caller in callers:
-            caller.join(SECONDS)
-        assert not wrong and not any(caller.is_alive() for caller in callers)
 
 
 # --- threads end ----------------------------------------------------------------------------------

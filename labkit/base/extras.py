@@ -42,7 +42,7 @@ def extra_of(module: str) -> str | None:
 
 
 def _importer() -> str:
-    """Return the name of the module whose import looks for a spec; "" where it is no import."""
+    """Return the name of the module whose import looks for a spec; "" where it is not an import."""
     frame, importing = sys._getframe(2), False
     while "importlib" in frame.f_code.co_filename and frame.f_back:
         importing = importing or frame.f_code.co_name == "_find_and_load"

@@ -15,8 +15,8 @@ def offline() -> bool:
 
     Then its clients use what they cached.
     """
-    asked = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"))
-    return any(value.upper() in {"1", "ON", "YES", "TRUE"} for value in asked)
+    settings = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"))
+    return any(value.upper() in {"1", "ON", "YES", "TRUE"} for value in settings)
 
 
 def reachable(timeout_s: float = 1.5) -> bool:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 # A process group's methods, by what a student calls. A barrier moves no data, so it is allowed.
-_METHODS = {name: name for name in ("broadcast", "gather", "reduce", "reduce_scatter", "scatter", "send")} | {
+_SAME = "broadcast", "gather", "reduce", "reduce_scatter", "scatter", "send"
+_METHODS = {name: name for name in _SAME} | {
     "all_gather_into_tensor": "_allgather_base all_gather_single allgather_into_tensor_coalesced",
     "reduce_scatter_tensor": "_reduce_scatter_base reduce_scatter_single reduce_scatter_tensor_coalesced",
     "all_to_all_single": "all_to_all_single alltoall_base",
@@ -37,11 +38,11 @@ class GroupCall(NamedTuple):
 
 
 @contextmanager
-def recorded(look: Callable[[GroupCall, Any], None] | None = None) -> Iterator[list[GroupCall]]:
+def recorded(before_call: Callable[[GroupCall, Any], None] | None = None) -> Iterator[list[GroupCall]]:
     """List every call to a process group in this process.
 
     Afterwards all have ended, except those that wait for a rank that takes no part.
-    ``look(call, tensors)`` is called before each of them begins, with the tensors that it is given.
+    ``before_call(call, tensors)`` is called before each of them begins, with its tensors.
     """
     from torch.distributed import ProcessGroup
 
@@ -53,10 +54,11 @@ def recorded(look: Callable[[GroupCall, Any], None] | None = None) -> Iterator[l
 
         def call(group: Any, *args: Any, **options: Any) -> Any:
             tensors = args[1] if method == "gather" else args[0] if args else []
-            peer = args[1] if method in ("send", "recv") else getattr(args[-1] if args else None, "rootRank", None)
+            root = getattr(args[-1] if args else None, "rootRank", None)
+            peer = args[1] if method in ("send", "recv") else root
             calls.append(GroupCall(NAMES[method], _bytes(tensors), peer, []))
-            if look:
-                look(calls[-1], tensors)
+            if before_call:
+                before_call(calls[-1], tensors)
             works.append(_Work(calls[-1], original(group, *args, **options)))
             return works[-1]
 
@@ -72,13 +74,12 @@ def recorded(look: Callable[[GroupCall, Any], None] | None = None) -> Iterator[l
 
 
 def calls_have_ended(case: Any, seen: Any) -> Any:
-    """Whatever it calls of torch.distributed has ended before it goes on."""
+    """Every call to torch.distributed has ended before the code goes on."""
+    why = "Tensors may be read before the numbers are there, or changed before they have left"
     for rank, found in enumerate(seen):
-        if begun := sorted({name for name, _, _, waits in found["calls"] if not waits}):
-            return (
-                f"rank {rank} began {begun[0]} and never called wait() on what that returns (async_op=True, isend, irecv), so "
-                "tensors may be read before the numbers are there, or changed before they have left"
-            )
+        for name in sorted({name for name, _, _, waits in found["calls"] if not waits}):
+            never = "never called wait() on what it returns (async_op=True, isend, irecv)"
+            return f"rank {rank} began {name} and {never}. {why}"
 
 
 class _Work:
@@ -95,4 +96,6 @@ class _Work:
 
 def _bytes(tensors: Any) -> int:
     """Return the bytes of a tensor, or of all tensors in a list."""
-    return sum(map(_bytes, tensors)) if isinstance(tensors, list | tuple) else int(getattr(tensors, "nbytes", 0))
+    if isinstance(tensors, list | tuple):
+        return sum(map(_bytes, tensors))
+    return int(getattr(tensors, "nbytes", 0))

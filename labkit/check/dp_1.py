@@ -41,8 +41,9 @@ class Case(NamedTuple):
         seen |= {"again": cut(self.data()), "seed 99": cut(self.data(), seed=99)}
         n = len(self.sizes) if self.batch_size else 0
         for key, collate_fn in (("batches", None), ("tuples", tuple)):
-            loaders = [dp.partition_dataset(rank, n, self.data(), self.batch_size, collate_fn) for rank in range(n)]
-            seen[key] = [list(loader) if isinstance(loader, DataLoader) else loader for loader in loaders]
+            options = n, self.data(), self.batch_size, collate_fn
+            loaders = [dp.partition_dataset(rank, *options) for rank in range(n)]
+            seen[key] = [[*each] if isinstance(each, DataLoader) else each for each in loaders]
         return seen
 
 
@@ -80,10 +81,12 @@ def shards_have_their_sizes(case: Case, seen: Any) -> Finding:
     """A shard is within one sample of its fraction, and equal fractions differ by at most one
     sample."""
     lengths = [len(shard) for shard in seen["shards"]]
-    off = any(abs(length - size * case.samples) > 1 + 1e-9 for length, size in zip(lengths, case.sizes, strict=True))
+    fair = [size * case.samples for size in case.sizes]
+    off = any(abs(n - share) > 1 + 1e-9 for n, share in zip(lengths, fair, strict=True))
     uneven = len(set(case.sizes)) == 1 and max(lengths) - min(lengths) > 1
-    expected = ", ".join(f"{size * case.samples:g}" for size in case.sizes)
-    return (off or uneven) and f"it gave shards of {lengths}, expected each within one sample of {expected}"
+    expected = ", ".join(f"{share:g}" for share in fair)
+    wrong = f"it gave shards of {lengths}, expected each within one sample of {expected}"
+    return (off or uneven) and wrong
 
 
 @TASK.claim([LARGE])
@@ -92,7 +95,8 @@ def samples_are_shuffled(case: Case, seen: Any) -> Finding:
     shards = [shard for shard in seen["shards"] if len(shard) > 1]
     in_order = any(shard == sorted(shard) for shard in shards)
     near = any(max(shard) - min(shard) < case.samples / 2 for shard in shards)
-    return (in_order or near) and f"a shard is {'in the order of' if in_order else 'from one half of'} the data set"
+    how = "in the order of" if in_order else "from one half of"
+    return (in_order or near) and f"a shard is {how} the data set"
 
 
 @TASK.claim([LARGE])
@@ -115,7 +119,8 @@ def loaders_give_their_shards(case: Case, seen: Any) -> Finding:
     for loaded in seen["batches"]:
         if not isinstance(loaded, list):
             return f"partition_dataset gave {loaded}, expected a DataLoader"
-    first, again = ([[int(x) for x in chain(*batches)] for batches in seen[key]] for key in ("batches", "tuples"))
+    first = [[int(x) for x in chain(*batches)] for batches in seen["batches"]]
+    again = [[int(x) for x in chain(*batches)] for batches in seen["tuples"]]
     if wrong := _not_each_once(case, first):
         return f"{wrong}: a rank's last batch may be smaller than the others"
     for rank, (shard, loaded) in enumerate(zip(seen["shards"], first, strict=True)):
@@ -130,6 +135,8 @@ def batches_are_as_asked_for(case: Case, seen: Any) -> Finding:
     share, batches, tuples = case.batch_size // len(case.sizes), seen["batches"], seen["tuples"]
     for rank, longest in enumerate(max(map(len, own), default=0) for own in batches):
         if longest != share:
-            return f"rank {rank} took {longest} at once, expected {share}: all together take {case.batch_size}"
-    made = not isinstance(batches[0][0], list) and isinstance(tuples[0][0], list)  # a tuple arrives here as a list
+            took = f"rank {rank} took {longest} at once, expected {share}"
+            return f"{took}: all together take {case.batch_size}"
+    # A tuple arrives here as a list.
+    made = not isinstance(batches[0][0], list) and isinstance(tuples[0][0], list)
     return not made and "collate_fn=tuple must give tuples, and None tensors"

@@ -57,15 +57,13 @@ def ranks_form_a_group(case: Case, seen: Any) -> Finding:
     for rank, each in enumerate(seen):
         if each["found"] != [rank, "gloo"] or each["there"] != everyone:
             found, backend = each["found"]
-            return (
-                f"a rank told that it is rank {rank} of {case.world_size}, on gloo, found itself rank {found} in a group of "
-                f"ranks {each['there']}, on {backend}: pass on its rank, world size and backend"
-            )
+            told = f"a rank told that it is rank {rank} of {case.world_size}, on gloo"
+            itself = f"found itself rank {found} in a group of ranks {each['there']}, on {backend}"
+            return f"{told}, {itself}: pass on its rank, world size and backend"
 
 
 @TASK.claim([CASE])
 def ranks_meet_at_the_port(case: Case, seen: Any) -> Finding:
     """The ranks meet at the port that setup is given."""
-    return not seen[0]["at_port"] and (
-        "nobody listens there, so they have met at another one, which may be taken: use master_port, whatever it is"
-    )
+    why = "nobody listens there, so they have met at another, which may be taken: use master_port"
+    return not seen[0]["at_port"] and why

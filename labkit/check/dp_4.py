@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from labkit.check.calls import calls_have_ended, recorded
 from labkit.check.harness import Finding, TaskClaims
-from labkit.check.plain import close
+from labkit.check.plain import close, times_off
 
 NONE = "parameters without a gradient (grad is None)"
 UNLIKE = "gradients that lie transposed in memory, first.weight's on rank 0, last.weight's on the others"
@@ -39,7 +39,8 @@ class Case(NamedTuple):
         with recorded() as calls, _none_named():
             getattr(dp, self.function)(model)
         gradients = {name: p.grad for name, p in model.named_parameters()}
-        moved = [name for name, old in held.items() if gradients[name] is None or not gradients[name].is_set_to(old)]
+        new = {name: grad for name, grad in gradients.items() if grad is not None}
+        moved = [name for name, old in held.items() if name not in new or not new[name].is_set_to(old)]
         return {"gradients": gradients, "moved": moved, "weights": model.state_dict(), "calls": calls}
 
     def model(self, *shards: int) -> Any:
@@ -102,37 +103,40 @@ def mean_is_the_gradient_of_the_batch(case: Case, seen: Any) -> Finding:
     wrong = case.wrong(seen)
     for rank, name in wrong:
         instead = _instead(case, seen, rank, name)
-        return f"on rank {rank}, the gradient of {name} {instead}. {len(wrong)} of 12 gradients are wrong"
+        what = f"on rank {rank}, the gradient of {name} {instead}"
+        return f"{what}. {len(wrong)} of 12 gradients are wrong"
     for name, gradient in seen[0]["gradients"].items():
-        if gradient is not None and not all(found["gradients"][name].equal(gradient) for found in seen):
-            return f"ranks differ in the last bits of {name}'s gradient: their models would drift apart"
+        others = [found["gradients"][name] for found in seen]
+        if gradient is not None and not all(other.equal(gradient) for other in others):
+            return f"ranks differ in the last bits of {name}'s gradient: models would drift apart"
 
 
 def _instead(case: Case, seen: Any, rank: int, name: str) -> str:
     """Return what a gradient is instead of the mean, and what to do."""
     mean, *shards = [case.gradients(*shards)[name] for shards in ((0, 1, 2), (0,), (1,), (2,))]
     if mean is None:
-        return "was None, and it was given one, so an optimizer would change it: skip it where grad is None"
+        return "was None, and it was given one, so an optimizer changes it: skip it where grad is None"
     for other, shard in enumerate(shards):
         if all(close(found["gradients"][name], shard) for found in seen):
             return f"is that of rank {other}'s shard, on every rank: {case.how}"
-    for numbers, instead in (
-        (None, "is gone (None): change it in place, or put the mean there"),
-        (shards[rank], f"is still that of the rank's own shard: {case.how}"),
-        (mean * 3, "is 3 times too large: it is the sum over 3 ranks, divide it by the world size"),
-        (mean / 3, "is 3 times too small: it is the mean divided by the world size once more"),
-        (shards[rank] / 3, "is that of its own shard divided by 3: sum over the ranks as well"),
-    ):
-        if close(seen[rank]["gradients"][name], numbers):
-            return instead
+    found, own = seen[rank]["gradients"][name], shards[rank]
+    if found is None:
+        return "is gone (None): change it in place, or put the mean there"
+    if close(found, own):
+        return f"is still that of the rank's own shard: {case.how}"
+    if times := times_off(found, mean, 3, close):
+        return times
+    if close(found, own / 3):
+        return "is that of its own shard divided by 3: sum over the ranks as well"
     return f"is neither the mean over the ranks (to 9 digits), nor their sum, nor its own: {case.how}"
 
 
 def gradients_change_in_place(case: Case, seen: Any) -> Finding:
-    """Each gradient is changed in place: who holds it, such as a bucket, sees the mean."""
+    """Each gradient is changed in place, so whatever holds it, such as a bucket, has the mean."""
     for rank, found in enumerate(seen):
         for name in found["moved"]:
-            return f"on rank {rank}, the grad of {name} is another tensor than before: put the mean into the old one, by copy_"
+            other = f"on rank {rank}, the grad of {name} is another tensor than before"
+            return f"{other}: put the mean into the old one, by copy_"
 
 
 def each_gradient_travels_by_itself(case: Case, seen: Any) -> Finding:
@@ -145,8 +149,8 @@ def each_gradient_travels_by_itself(case: Case, seen: Any) -> Finding:
             call = name if root is None else f"{name} (rank {root})"
             called[call] = sorted([*called.get(call, []), size])
         if called != expected:
-            differs = f"rank {rank}'s calls, with the bytes of each, are {called}, expected {expected}"
-            return f"{differs}: one call a parameter, with its gradient alone"
+            are = f"rank {rank}'s calls, with the bytes of each, are {called}"
+            return f"{are}, expected {expected}: one call for each parameter, with its gradient alone"
 
 
 PLAIN = Case("average_gradients", ("all_reduce",), "sum with all_reduce, divide by get_world_size()")

@@ -10,7 +10,7 @@ from labkit.check.calls import calls_have_ended, recorded
 from labkit.check.harness import Finding, TaskClaims
 
 SIZES = "chunks may differ by one element, and some may be empty: both sides must mean the same chunk"
-STRIDES = "its elements do not lie side by side, so the chunks are of a copy: write the result back, into these only"
+STRIDES = "its elements do not lie side by side, so chunks are of a copy: write the result back"
 DTYPES = "receive into a tensor of the same dtype (torch.empty_like), and add in that dtype"
 ONE_A_CHUNK = "one element a chunk"
 BASE = 8  # of the numbers that tell whose part of which chunk they are
@@ -90,8 +90,9 @@ def the_sum_is_everywhere(case: Case, seen: Any) -> Finding:
     for rank, found in enumerate(seen):
         if not found["whole"].equal(case.expected(rank)):
             if case.kind == ONE_A_CHUNK:
-                return _compare(case, rank, [each["sent"] for each in seen], found["whole"][1 : 1 + case.world_size])
-            return f"on rank {rank} of {case.world_size}, it is something other than the sum: {case.advice}"
+                sent = [each["sent"] for each in seen]
+                return _compare(case, rank, sent, found["whole"][1 : 1 + case.world_size])
+            return f"on rank {rank} of {case.world_size}, it is not the sum: {case.advice}"
 
 
 def _compare(case: Case, rank: int, sent: list[list[list[float]]], chunks: Any) -> str:
@@ -99,14 +100,14 @@ def _compare(case: Case, rank: int, sent: list[list[list[float]]], chunks: Any) 
     n, where = case.world_size, f"on rank {rank} of {case.world_size}, "
     expected = case.expected(rank)[1 : 1 + n]
     if (chunks * n).allclose(expected):
-        return where + "the tensor is the mean, expected the sum: who wants the mean divides it"
+        return where + "the tensor is the mean, expected the sum. Do not divide it"
     if wrong := _first_wrong_message(n, sent):
         return f"{wrong}. The ring in notebook 02 shows each step"
     if chunks.equal(case.tensors(rank)[0]):
-        return where + "the tensor is as it was before, though what was sent is right: it is a copy that has changed"
+        return where + "the tensor is as it was before, though what was sent is right: a copy changed"
     right = [str(chunk) for chunk in range(n) if chunks[chunk] == expected[chunk]]
     if len(sent[rank]) == n - 1:
-        return where + f"only chunk {listed(right)} is the sum, after the {n - 1} steps of the reduce-scatter half"
+        return where + f"only chunk {listed(right)} is the sum: the all-gather half is missing"
     chunk = next(chunk for chunk in range(n) if chunks[chunk] != expected[chunk])
     found = _parts(float(chunks[chunk]), n)
     return where + f"chunk {chunk} is {found}, though what was sent is right"
@@ -125,19 +126,16 @@ def _first_wrong_message(n: int, sent: list[list[list[float]]]) -> str:
             if len(parts) != 1:
                 return f"in step {step} rank {rank} sent {len(parts)} of {n} chunks, expected one"
             if not parts[0].is_sum_of(n_parts):
-                expected = (
-                    f"a chunk with the parts of {n_parts} ranks" if first_half else "a chunk that is the whole sum"
-                )
+                expected = f"with the parts of {n_parts} ranks" if first_half else "that is the whole sum"
                 number = step if first_half else step - n + 1
-                return (
-                    f"in step {number} of the {half} half, rank {rank} of {n} sent {parts[0]}, expected {expected}"
-                    + parts[0].lacking(rank, first_half)
-                )
+                sent_it = f"in step {number} of the {half} half, rank {rank} of {n} sent {parts[0]}"
+                lacking = parts[0].lacking(rank, first_half)
+                return f"{sent_it}, expected a chunk {expected}{lacking}"
     return ""
 
 
 class _Parts(NamedTuple):
-    """How often the part of each rank is in a number, by chunk; none if it is no sum of such."""
+    """How often the part of each rank is in a number, by chunk; none if it is not a sum of them."""
 
     times: dict[int, dict[int, int]]
 
@@ -180,7 +178,8 @@ def ranks_agree(case: Case, seen: Any) -> Finding:
     rounding."""
     for rank, found in enumerate(seen):
         if not found["whole"].equal(seen[0]["whole"]):
-            return f"rank 0 and rank {rank} added up in different orders, and rounding tells: let one rank finish each chunk"
+            differ = f"ranks 0 and {rank} added up in different orders, and their rounding differs"
+            return f"{differ}: let one rank finish each chunk"
     right = seen[0]["whole"].allclose(case.expected(0), atol=1000)
     return not right and f"they differ from the sum by more than rounding: {SIZES}"
 
@@ -196,7 +195,8 @@ def messages_go_round_the_ring(case: Case, seen: Any) -> Finding:
         if others := {name for name, *_ in found["calls"]} - {"send", "recv"}:
             return f"rank {rank} called {listed(sorted(others))}: make it of sending and receiving alone"
         if strangers := {peer for _, _, peer, _ in found["calls"]} - neighbours:
-            return f"rank {rank} talked to rank {min(strangers)}, and its only neighbours in the ring are {neighbours}"
+            talked = f"rank {rank} talked to rank {min(strangers)}"
+            return f"{talked}, and its only neighbours in the ring are {neighbours}"
         sent = sum(size for name, size, *_ in found["calls"] if name == "send")
         if sent > share + 2 * (n - 1) * 8:  # chunks cannot all be equal; two elements a chunk are granted
-            return f"rank {rank} sent {sent} bytes of {n_bytes}, expected {share}: send a chunk in each step, not all"
+            return f"rank {rank} sent {sent} bytes of {n_bytes}, expected {share}: send one chunk a step"

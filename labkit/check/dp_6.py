@@ -34,7 +34,9 @@ class Case(NamedTuple):
         tensors = [torch.empty(size, dtype=torch.uint8, device="meta") for size in reversed(self.sizes)]
         order = list(reversed(range(len(tensors))))
         caps = [math.ceil(cap) for cap in (self.first_cap, self.cap) if cap]  # torch takes whole ones
-        return dist._compute_bucket_assignment_by_size(tensors, caps, [False] * len(order), order)[0] if order else []
+        if not order:
+            return []
+        return dist._compute_bucket_assignment_by_size(tensors, caps, [False] * len(order), order)[0]
 
 
 DRAW = random.Random(6)
@@ -53,11 +55,11 @@ def each_parameter_is_in_one_bucket(case: Case, seen: Any) -> Finding:
         return f"it gave {buckets!r}, expected a list of buckets, each a list of parameter numbers"
     given, wanted = list(chain(*buckets)), range(len(case.sizes))
     if strange := [number for number in given if not isinstance(number, int) or number not in wanted]:
-        return f"it gave {buckets}: there is no parameter {strange[0]!r}. Parameters are counted from 0; list numbers"
+        return f"it gave {buckets}: there is no parameter {strange[0]!r}. List numbers, from 0"
     if lost := set(wanted) - set(given):
-        return f"it gave {buckets}: parameter {min(lost)} is in no bucket. Do not forget the last bucket or a parameter"
+        return f"it gave {buckets}: parameter {min(lost)} is in no bucket. Forgot the last bucket?"
     if twice := [number for number in wanted if given.count(number) > 1]:
-        return f"it gave {buckets}: parameter {twice[0]} is there twice. A parameter is never split over buckets"
+        return f"it gave {buckets}: parameter {twice[0]} is there twice. No parameter is split"
 
 
 @TASK.claim(CASES)
@@ -67,20 +69,20 @@ def buckets_are_torchs(case: Case, seen: Any) -> Finding:
     (buckets, _), expected = seen, case.expected()
     gave = f"it gave {buckets}, torch gives {expected}"
     if list(chain(*buckets)) != list(chain(*expected)):
-        return f"{gave}: numbers go down, because the backward pass makes the gradients of the last parameters first"
+        return f"{gave}: numbers go down, as backward makes the last parameters' gradients first"
     if [] in buckets:
-        return f"{gave}: bucket {buckets.index([])} is empty. Open a bucket when there is a parameter for it"
+        return f"{gave}: bucket {buckets.index([])} is empty. Open it when a parameter comes"
     for k, (bucket, right) in enumerate(zip(buckets, expected, strict=False)):
         if bucket != right:
             cap = case.cap if k or not case.first_cap else case.first_cap
-            whose = " (first_cap_bytes is for the first bucket, and for no other)" if case.first_cap else ""
+            whose = " (first_cap_bytes is for the first bucket alone)" if case.first_cap else ""
             fault = f"took parameter {bucket[-1]} after" if len(bucket) > len(right) else "was closed before"
-            rule = "A bucket takes parameters, each of them whole, until it has reached its capacity"
-            return f"{gave}: bucket {k} {fault} it had reached {cap} bytes{whose}. {rule}, and none after that"
+            rule = "A bucket takes whole parameters until it has reached its capacity"
+            return f"{gave}: bucket {k} {fault} it had reached {cap} bytes{whose}. {rule}"
 
 
 @TASK.claim(CASES)
 def sizes_stay(case: Case, seen: Any) -> Finding:
     """The list of sizes stays as it is."""
     _, afterwards = seen
-    return afterwards != case.sizes and f"it left the list as {afterwards}. Go through it backwards without changing it"
+    return afterwards != case.sizes and f"it left the list as {afterwards}. Do not change it"

@@ -17,10 +17,12 @@ import torch
 from torch import nn
 
 from labkit.check.harness import Finding, TaskClaims
+from labkit.check.plain import times_off
 
-LAYERS, CAP_MB = "abcde", 256 / 2**20  # a layer has 160 bytes, so buckets have e and d, c and b, and a
-READY, SENT, CHANGED = "gradient ready", "bucket sent", "bucket changed on its way"  # events
-BACKWARD, FINISH, END = "last backward pass", "finish", "end"  # events too: where a part of a step begins
+LAYERS, CAP_MB = "abcde", 256 / 2**20  # a layer has 160 bytes: buckets have e and d, c and b, and a
+# Events; the last three begin a part of a step.
+READY, SENT, CHANGED = "gradient ready", "bucket sent", "bucket changed on its way"
+BACKWARD, FINISH, END = "last backward pass", "finish", "end"
 TASK = TaskClaims()
 
 
@@ -28,8 +30,8 @@ class Step(NamedTuple):
     """One step of training, as it was seen."""
 
     buckets: list[list[str]]  # names of parameters
-    events: list[Any]  # each with a parameter, or the bucket's number, or how many buckets have arrived
-    gradients: dict[str, Any]  # each with what it is in a single process, and whether it is in its bucket's buffer
+    events: list[Any]  # each with a parameter, a bucket's number, or how many buckets have arrived
+    gradients: dict[str, Any]  # each with that of one process, and whether it is in its buffer
 
 
 @dataclass(eq=False)
@@ -57,7 +59,7 @@ class Case:
 
         torch.manual_seed(3)
         self.layers = nn.ModuleDict({letter: nn.Linear(4, 4).double() for letter in LAYERS})
-        for name, parameter in self.layers.named_parameters():  # the reducer's hooks are called after these
+        for name, parameter in self.layers.named_parameters():  # the reducer's hooks come later
             parameter.register_post_accumulate_grad_hook(functools.partial(self.ready, name))
         self.reducer = dp.BucketedDataParallel(self.layers, CAP_MB, self.send)
         waits: dict[str, Any] = {"wait_all": lambda futures: [each.wait() for each in futures]}
@@ -72,7 +74,8 @@ class Case:
         with reducer.no_sync():
             for loss in earlier:
                 loss.backward()
-        self.events = [event for event in self.events if event[0] != READY] + [(BACKWARD, self.arrived)]
+        self.events = [event for event in self.events if event[0] != READY]
+        self.events.append((BACKWARD, self.arrived))
         last.backward()
         if reducer._has_ready_gradients():  # else finish would only raise that there are none
             self.events.append((FINISH, self.arrived))
@@ -80,21 +83,24 @@ class Case:
         self.events.append((END, self.arrived))
         gradients, loss = {}, torch.stack([*self.losses(step)]).sum()
         for each in reducer.buckets:
-            owns = torch.autograd.grad(loss, each.parameters, retain_graph=True, materialize_grads=True)
-            for name, parameter, own, view in zip(each.names, each.parameters, owns, each.views, strict=True):
-                in_buffer = parameter.grad is not None and parameter.grad.is_set_to(view)
-                gradients[name] = copy.deepcopy(parameter.grad), own, in_buffer
+            own = torch.autograd.grad(loss, each.parameters, retain_graph=True, materialize_grads=True)
+            for i, name in enumerate(each.names):
+                grad = each.parameters[i].grad
+                in_buffer = grad is not None and grad.is_set_to(each.views[i])
+                gradients[name] = copy.deepcopy(grad), own[i], in_buffer
         return Step([each.names for each in reducer.buckets], self.events, gradients)
 
     def ready(self, name: str, _: torch.Tensor) -> None:
         self.events.append((READY, name))
         bucket = next(each for each in self.reducer.buckets if name in each.names)
         if bucket.names.index(name) not in bucket.missing:
-            raise ValueError(f"bucket.missing had lost {name} before that was ready: remove position, and nothing else")
+            lost = f"bucket.missing had lost {name} before that was ready"
+            raise ValueError(f"{lost}: remove position, and nothing else")
 
     def send(self, buffer: torch.Tensor) -> Arriving:
         """Be the communication hook."""
-        number = next((each.number for each in self.reducer.buckets if each.buffer.is_set_to(buffer)), None)
+        numbers = [each.number for each in self.reducer.buckets if each.buffer.is_set_to(buffer)]
+        number = next(iter(numbers), None)
         self.events.append((SENT, number))
         sent = buffer.clone()
 
@@ -136,7 +142,7 @@ class Arriving(torch.futures.Future[Any]):
 CASES = [
     Case("where all layers are used, in different orders", ["abcde", "edcba", "caebd"]),
     Case("where each step leaves out another layer", ["abcd", "abce", "abde", "acde", "bcde", "a", "e"]),
-    Case("where backward passes inside no_sync come first", ["abcde abcde abcde", "abcd abde ad", "abcde c b"]),
+    Case("where backward passes inside no_sync come first", ["abcde " * 3, "abcd abde ad", "abcde c b"]),
 ]
 
 
@@ -174,31 +180,32 @@ def each_bucket_leaves_in_turn_and_in_time(step: Step) -> Finding:
     if at is None:
         return None
     (kind, what), (right, expected) = step.events[at], right_events[at]
-    sent, ready = ([what for each, what in step.events[:at] if each == wanted] for wanted in (SENT, READY))
+    sent = [what for each, what in step.events[:at] if each == SENT]
+    ready = [what for each, what in step.events[:at] if each == READY]
     if FINISH not in [kind for kind, _ in step.events]:
-        return "nothing was taken out of bucket.missing in the backward pass. Do so in _gradient_is_ready"
+        return "nothing was taken out of bucket.missing in backward. Do so in _gradient_is_ready"
     if kind == CHANGED:
-        return f"bucket {what} was changed while it was on its way. Collect before you send it, and then wait for it"
+        return f"bucket {what} was changed while it was on its way. Collect before you send it"
     if right == BACKWARD:
-        return "a bucket was sent inside no_sync. Leave the gradients alone while self._synchronize is False"
+        return "a bucket was sent inside no_sync. Do nothing while self._synchronize is False"
     if kind == SENT and what is None:
-        return "comm_hook was given something other than a bucket's whole buffer. Use bucket.send(self.comm_hook)"
+        return "comm_hook was given something other than a whole buffer: use bucket.send(self.comm_hook)"
     if kind == SENT and what in sent:
         times = step.events.count([SENT, what])
         return f"bucket {what} was sent {times} times. Count in self._sent those that have gone"
     if right == SENT and [SENT, expected] not in step.events:
-        never = "neither when it was full nor in finish_gradient_synchronization"
-        return f"bucket {expected} was not sent with bucket.send(self.comm_hook), {never}"
+        when = "neither when it was full nor by finish_gradient_synchronization"
+        return f"bucket {expected} was not sent with bucket.send(self.comm_hook), {when}"
     if kind == SENT and what == len(sent):
-        return f"bucket {what} was sent before all of it was ready. A bucket may go once nothing of it is missing"
+        return f"bucket {what} was sent before all of it was ready. Send it when nothing is missing"
     if kind == SENT:
-        return f"bucket {what} was sent before bucket {len(sent)}. Keep to the order, or ranks add up different buckets"
+        return f"bucket {what} was sent before bucket {len(sent)}. Ranks may add up different ones"
     if right == SENT:
-        late = f"bucket {expected} could have gone when the gradient of {ready[-1]} was ready, to overlap with backward"
-        return f"{late}. Mark the gradient as ready first, then send every bucket that can go"
+        late = f"bucket {expected} could have gone when the gradient of {ready[-1]} was ready"
+        return f"{late}. Mark that as ready first, then send every bucket that can go"
     if right == FINISH:
-        return "the backward pass stood still until a bucket had arrived. Wait in finish_gradient_synchronization alone"
-    return f"it ended while {expected - what} of the buckets were still on their way. Wait for each of them"
+        return "the backward pass stood still until a bucket had arrived. Only finish may wait"
+    return f"it ended while {expected - what} of the buckets were still on their way. Wait for each"
 
 
 @TASK.claim(CASES)
@@ -210,18 +217,16 @@ def gradients_are_averaged(step: Step) -> Finding:
     for name, (found, own, in_buffer) in step.gradients.items():
         mean = own / n + 1
         if found is None:
-            wrong = "is None, and should be the part of the buffer in which the mean is: collect it, used or not"
+            wrong = "is None, and should be its part of the buffer. Collect it, used or not"
         elif in_buffer and found.allclose(mean):
             continue
         elif found.allclose(mean):
-            wrong = "is a tensor of its own. Change the bucket's buffer in place, and put no new tensor into grad"
+            wrong = "is a tensor of its own. Change the buffer in place, and leave grad as it is"
         elif found.allclose(own):
-            wrong = "is still the rank's own: collect it into its bucket, and leave there what arrives"
-        elif found.allclose(own + 1) or found.allclose(mean * n):
-            wrong = f"is {n} times too large. Bucket.collect divides by the world size, and the sum of all is the mean"
-        elif found.allclose(own / n / n + 1) or found.allclose(mean / n):
-            wrong = f"is {n} times too small: it was divided by the world size twice. Bucket.collect does that, once"
+            wrong = "is still the rank's own: collect it into its bucket, and keep what arrives"
+        elif times := times_off(found, mean, n) or times_off(found - 1, own / n, n):
+            wrong = f"{times}. Bucket.collect does that, once"
         else:
-            old = "the buffer may still hold the last step's gradients, and one may be there from inside no_sync"
-            wrong = f"is neither the mean nor its own. Collect it before its bucket is sent, used or not: {old}"
+            old = "one from the last step, or from inside no_sync, may be there"
+            wrong = f"is neither the mean nor its own. Collect it, used or not, as {old}"
         return f"the gradient of {name} {wrong}"

@@ -144,25 +144,26 @@ def a_process_for_each_rank(case: Case, seen: Any) -> Finding:
     given = sorted(seen["reports"])
     expected = [[rank, case.ranks, "gloo"] for rank in range(case.ranks)]
     if len(given) < case.ranks and all(each in expected for each in given):
-        return f"run_processes returned after fn was done on {len(given)} of them. Wait for all: only then is context.join() True"
-    return given != expected and f"fn was called with {given}, expected {expected}: start one process for each rank"
+        early = f"run_processes returned after fn was done on {len(given)} of them"
+        return f"{early}. Wait for all: only then is context.join() True"
+    wrong = f"fn was called with {given}, expected {expected}"
+    return given != expected and f"{wrong}: start one process for each rank"
 
 
 @TASK.claim([FAILING])
 def a_failure_ends_all(case: Case, seen: Any) -> Finding:
     """A rank that fails ends the others, at once, and makes run_processes raise what it raised."""
     if seen["reports"]:
-        return (
-            "rank 0 still ran to its end: wait for whichever rank ends first (context.join does), then end the others"
-        )
+        waited = "rank 0 still ran to its end: wait for whichever rank ends first"
+        return f"{waited} (context.join does), then end the others"
     if seen["error"] is None:
         return "run_processes returned as if all were well: look at how each process ended"
-    return FAILURE not in seen["error"] and "what it raised does not say why: let the error of context.join() through"
+    why = "what it raised does not say why: let the error of context.join() through"
+    return FAILURE not in seen["error"] and why
 
 
 @TASK.claim([WORKING, FAILING, INTERRUPTED])
 def no_process_is_left(case: Case, seen: Any) -> Finding:
     """However run_processes comes to its end, none of its processes is left."""
-    return seen["left"] and (
-        f"{seen['left']} of {case.ranks} were still running. Wait in a try block, and end and join all of them in its finally"
-    )
+    still = f"{seen['left']} of {case.ranks} were still running"
+    return seen["left"] and f"{still}. Wait in a try block; end and join all of them in its finally"

@@ -52,7 +52,7 @@ class Source:
         return lines
 
     def fails_on_import(self, error: Exception) -> bool:
-        """Return whether the file is no Python, or a rank raised while it was imported."""
+        """Return whether the file is not Python, or a rank raised while it was imported."""
         error_type, traceback = getattr(error, "error_type", ""), getattr(error, "traceback", "")
         at_its_top = re.search(rf'{re.escape(self.file)}", line \d+, in <module>', traceback)
         return error_type in SYNTAX_ERRORS or bool(at_its_top)
@@ -67,8 +67,8 @@ def raised(error_type: str, message: str, text: str, source: Source) -> str:
     if "Traceback (most recent call last)" in message:
         inner_type, _, message = message.strip().splitlines()[-1].partition(": ")
         error_type = inner_type.rpartition(".")[2]
-    message = " ".join(message.split()).removesuffix(".")  # torch's go over several lines, and some end in C++
-    message = shorten(message, MAX_MESSAGE_LENGTH)
+    # torch's messages go over several lines, and some end in C++.
+    message = shorten(" ".join(message.split()).removesuffix("."), MAX_MESSAGE_LENGTH)
     if error_type == "TodoError":
         task, _, place = message.removeprefix("TODO ").partition(": ")
         return f"{task} has to be done first ({place})"
@@ -93,7 +93,8 @@ def stopped_by(error: Exception, source: Source, waits: str) -> str:
     if isinstance(error, LaunchTimeout):
         places = sorted({source.place(stack) for stack in error.stacks.values()} - {""})
         at = " and at ".join(places) or "something that it had called"
-        return f"it did not end in time. It was at {at}. Look for a loop without an end{waits and f', or for {waits}'}"
+        look = f"Look for a loop without an end{waits and f', or for {waits}'}"
+        return f"it did not end in time. It was at {at}. {look}"
     assert isinstance(error, RankError)
     if str(error).startswith(f"rank {error.rank} raised "):
         message = str(error).partition(": ")[2].partition(" (and so did rank")[0]

@@ -115,7 +115,7 @@ def check(task: str, hint: int | None = None) -> CheckResult:
 def hints() -> dict[str, tuple[str, ...]]:
     """Return the hints for each task, each bigger than the one before."""
     texts = tomllib.loads(Path(__file__).with_name("hints.toml").read_text(encoding="utf-8"))
-    return {task: tuple(" ".join(hint.split()) for hint in of_task.values()) for task, of_task in texts.items()}
+    return {task: tuple(" ".join(each.split()) for each in of.values()) for task, of in texts.items()}
 
 
 def _checked(task: str) -> CheckResult:
@@ -127,7 +127,8 @@ def _checked(task: str) -> CheckResult:
     for other in module.TASK.first:
         if claim := _has_to_come_first(other):
             return CheckResult(task, (claim,))
-    result = replace(_judge(task, module.TASK), warnings=restrictions.broken(f"labkit/{file.name}", code))
+    warnings = restrictions.broken(f"labkit/{file.name}", code)
+    result = replace(_judge(task, module.TASK), warnings=warnings)
     if result.passed:
         _right[task] = code
     return result

@@ -24,7 +24,7 @@ MAX_PRINTED = 20_000  # characters of what an answer prints that are shown
 IS_IMPORTED, ENDS = "It can be imported", "It runs to its end"
 GROUP_IS_GONE = (
     "destroyed the process group, so nothing can be communicated after it. "
-    "Leave out destroy_process_group: whoever has formed the group ends it"
+    "Leave out destroy_process_group: the code that formed the group ends it"
 )
 CELL = "<cell>"  # where code says that it stands
 OBSERVED = """
@@ -59,9 +59,11 @@ class Observer(contextlib.ExitStack):
             observed = _observed(self._source.path.stem)
             found = self._ranks(world_size).run(observed, case).values
         except (plain.NotPlain, RankError, LaunchTimeout) as error:
-            on_import, to_do = self._source.fails_on_import(error), getattr(error, "error_type", "") == "TodoError"
             what = stopped_by(error, self._source, waits)
-            return Claim(IS_IMPORTED if on_import else ENDS, what if on_import or to_do else named(case, what))
+            if self._source.fails_on_import(error):
+                return Claim(IS_IMPORTED, what)
+            needs_another = getattr(error, "error_type", "") == "TodoError"
+            return Claim(ENDS, what if needs_another else named(case, what))
         gone = [rank for rank, (_, has_group) in enumerate(found) if not has_group]
         if world_size is not None and gone:
             return Claim(ENDS, named(case, f"rank {gone[0]} {GROUP_IS_GONE}"))
@@ -75,9 +77,10 @@ class Observer(contextlib.ExitStack):
         from labkit.ranks.plan import decide
 
         if world_size not in self._started:
-            init = world_size is not None
-            plan = decide(world_size or 1, "gloo", TIMEOUT_S, threads=1, link=None, share_gpu=False, init=init)
-            self._started[world_size] = self.enter_context(WarmRanks(plan, plain.loads, MAX_PRINTED))
+            how: dict[str, Any] = {"threads": 1, "link": None, "share_gpu": False}
+            plan = decide(world_size or 1, "gloo", TIMEOUT_S, init=world_size is not None, **how)
+            ranks = WarmRanks(plan, plain.loads, MAX_PRINTED)
+            self._started[world_size] = self.enter_context(ranks)
         return self._started[world_size]
 
 
@@ -120,8 +123,8 @@ def _pack(seen: Any) -> list[Any]:
 
 def typed(case: Any) -> Any:
     """Return a case whose methods, and what they call in their module, were typed in a cell."""
-    again = copy(case)
-    object.__setattr__(again, "__class__", _typed_module(type(case).__module__)[type(case).__name__])
+    again, kind = copy(case), type(case)
+    object.__setattr__(again, "__class__", _typed_module(kind.__module__)[kind.__name__])
     return again
 
 

@@ -17,7 +17,7 @@ class Case(NamedTuple):
 
     modules: str
     cut: dict[str, str]
-    advice: str = "neighbours on one device are one partition, others are not, and meta is a device like any other"
+    advice: str = "neighbours on one device are one partition, others are not; meta is a device too"
 
     def __str__(self) -> str:
         return f"split_module of ({self.modules})"
@@ -29,13 +29,14 @@ class Case(NamedTuple):
         from labkit import pipe
 
         modules = {name: _module(*kind) for name, *kind in map(str.split, self.modules.split(", "))}
-        model, names = nn.Sequential(OrderedDict(modules)), {id(module): name for name, module in modules.items()}
+        model = nn.Sequential(OrderedDict(modules))
+        names = {id(module): name for name, module in modules.items()}
         found: Any = pipe.split_module(model)
         with suppress(TypeError, ValueError):  # of anything but two lists
             partitions, devices = map(list, found)
             if all(isinstance(partition, nn.Sequential) for partition in partitions):
                 return {
-                    "partitions": ["".join(names.get(id(module), "?") for module in each) for each in partitions],
+                    "partitions": ["".join(names.get(id(x), "?") for x in each) for each in partitions],
                     "names": [list(partition._modules) for partition in partitions],
                     "devices": [str(x) if isinstance(x, device) else type(x).__name__ for x in devices],
                     "left": len(model),
@@ -58,17 +59,17 @@ CASES = [
     Case(
         "a Linear on cpu, b Block on meta, c Linear on cpu",
         {"a": "cpu", "b": "meta", "c": "cpu"},
-        "compare with the device of the module before, rather than collect by device: order matters",
+        "compare with the device of the module before, and do not collect by device: order matters",
     ),
     Case(
         "a ReLU, b Linear on meta, c ReLU, d Linear on cpu, e ReLU, f ReLU, g Linear on cpu",
         {"abc": "meta", "defg": "cpu"},
-        "nothing says where a ReLU is, so it stays with the module before; compare with the last device that is not None",
+        "nothing says where a ReLU is, so it stays with the one before; keep the last known device",
     ),
     Case(
         "a WithDevice on cpu:0, b Linear on cpu, c WithDevice on cpu:1, d WithDevice on cpu:2",
         {"ab": "cpu:0", "c": "cpu:1", "d": "cpu:2"},
-        "cpu:0 and cpu:1 are two devices, plain cpu, where parameters are, is neither of them: see placed(modules)",
+        "cpu:0 and cpu:1 are two devices, and plain cpu is neither of them: see placed(modules)",
     ),
 ]
 TASK = TaskClaims()
@@ -78,16 +79,20 @@ TASK = TaskClaims()
 def each_module_is_in_one_partition(case: Case, seen: Any) -> Finding:
     """Every module of the model, not a copy, is in exactly one nn.Sequential, in their order."""
     if not isinstance(seen, dict):
-        return f"it gave {seen}, expected two lists: the partitions, each an nn.Sequential, and their devices"
-    found, wanted, gave = "".join(seen["partitions"]), "".join(case.cut), f"it gave {seen['partitions']}"
+        expected = "expected two lists: the partitions, each an nn.Sequential, and their devices"
+        return f"it gave {seen}, {expected}"
+    found, wanted = "".join(seen["partitions"]), "".join(case.cut)
+    gave = f"it gave {seen['partitions']}"
     if "?" in found:
-        return f"{gave}, where ? is not a module of the model. Put in each as it is: not a copy of it, nor a part of it"
+        return f"{gave}, where ? is not a module of the model. Put in each itself: no copy, no part"
     if lost := set(wanted).difference(found):
-        why = "Each goes into one: also those that begin a partition, name no device, or come after the last cut"
+        why = "Is it the first of a partition, without a device, or after the last cut?"
         return f"{gave}: module {min(lost)} is in no partition. {why}"
     if found != wanted:
-        return f"{gave}: one after the other they have to be the model. Where a device comes again, so does a partition"
-    return seen["left"] < len(wanted) and f"it left {seen['left']} modules in the caller's model: take none out of it"
+        why = "Where a device comes again, so does a partition"
+        return f"{gave}: one after the other they have to be the model. {why}"
+    left = f"it left {seen['left']} modules in the caller's model"
+    return seen["left"] < len(wanted) and f"{left}: take none out of it"
 
 
 @TASK.claim(CASES)
@@ -102,6 +107,8 @@ def devices_and_names_are_those_of_the_model(case: Case, seen: Any) -> Finding:
     """There is one device for each partition, and in a partition the modules keep their names."""
     devices, names = [*case.cut.values()], [[*each] for each in case.cut]
     if seen["devices"] != devices:
-        return f"it gave the devices {seen['devices']}, expected {devices}, a torch.device for each partition"
+        expected = f"expected {devices}, a torch.device for each partition"
+        return f"it gave the devices {seen['devices']}, {expected}"
     why = "add_module(name, module) keeps a name, nn.Sequential(*modules) gives new ones"
-    return seen["names"] != names and f"it gave modules the names {seen['names']}, expected {names}. {why}"
+    gave = f"it gave modules the names {seen['names']}, expected {names}"
+    return seen["names"] != names and f"{gave}. {why}"

@@ -54,19 +54,20 @@ def clocks_are_lists_of_pairs(case: Case, seen: Any) -> Finding:
     if not isinstance(clocks, list):
         return f"it gave {clocks}, expected an iterator of clocks: yield one list for each clock"
     for clock in clocks:
-        if not isinstance(clock, list) or not all(isinstance(x, list) and [*map(type, x)] == [int, int] for x in clock):
-            return f"it gave {clock} as a clock, expected a list of (micro_batch, partition) pairs: [(1, 0), (0, 1)]"
-    return (
-        len(clocks) > MAX_CLOCKS
-        and f"it gave more than {MAX_CLOCKS} clocks, and no end. The table has {len(case.expected())}"
-    )
+        pairs = clock if isinstance(clock, list) else [None]
+        if not all(isinstance(pair, list) and [*map(type, pair)] == [int, int] for pair in pairs):
+            expected = "a list of (micro_batch, partition) pairs, such as [(1, 0), (0, 1)]"
+            return f"it gave {clock} as a clock, expected {expected}"
+    endless = f"it gave more than {MAX_CLOCKS} clocks, and no end"
+    return len(clocks) > MAX_CLOCKS and f"{endless}. The table has {len(case.expected())}"
 
 
 @TASK.claim(CASES)
 def a_clock_stays_as_it_was(case: Case, seen: Any) -> Finding:
     """A clock stays as it is while the next ones are made."""
     first, later = map(shortened, seen)
-    return seen[0] != seen[1] and f"list({case}) is {later}, one by one it was {first}. Make a new list for each clock"
+    differ = f"list({case}) is {later}, one by one it was {first}"
+    return seen[0] != seen[1] and f"{differ}. Make a new list for each clock"
 
 
 @TASK.claim(CASES)
@@ -76,10 +77,12 @@ def each_pair_is_in_its_clock(case: Case, seen: Any) -> Finding:
     pairs, tasks, gave = list(chain(*clocks)), sorted(chain(*expected)), f"it gave {shortened(clocks)}"
     for pair in pairs:
         if pair not in tasks:
-            return f"{gave}: {pair} is no task: a pair is (micro_batch, partition), from (0, 0) to {tasks[-1]}"
+            why = f"a pair is (micro_batch, partition), from (0, 0) to {tasks[-1]}"
+            return f"{gave}: {pair} is not a task: {why}"
     for i, j in tasks:
         if (times := pairs.count((i, j))) != 1:
-            return f"{gave}: {(i, j)}, micro-batch {i} in partition {j}, is there {times} times, expected once"
+            what = f"{(i, j)}, micro-batch {i} in partition {j}"
+            return f"{gave}: {what}, is there {times} times, expected once"
     if [] in clocks:
         return f"{gave}: clock {clocks.index([])} is empty, so everybody would wait for nothing"
     for k, clock in enumerate(clocks):
@@ -89,4 +92,4 @@ def each_pair_is_in_its_clock(case: Case, seen: Any) -> Finding:
                 why = f"Micro-batch {i} is in no earlier clock in partition {j - 1}"
                 return f"{found}. {why}, so its input would not be there"
         if clock != expected[k]:
-            return f"{found}. In clock k each partition j, from 0 on, takes one micro-batch: k - j, where there is one"
+            return f"{found}. In clock k partition j, from 0 on, takes micro-batch k - j, if there is one"

@@ -14,7 +14,7 @@ from unittest import mock
 
 from labkit.check.harness import Finding, TaskClaims
 
-MEET_S = 5.0  # tasks that run at the same time meet by then, on a busy machine too; only wrong answers wait
+MEET_S = 5.0  # tasks that run at the same time meet by then; only wrong answers wait so long
 SLOW_S = 0.3  # how long a slow stage takes, unless its task is waited for or compute returns before
 RECORDED = ("forward", "queued", "result waits")  # of a task: its call, and its waits before and after
 AT_ONCE = [(1, 1), (0, 2), (2, 0)]  # the third clock of forward, in no special order
@@ -32,8 +32,8 @@ class Case(NamedTuple):
 
     def __str__(self) -> str:
         forward = f"two batches of shape ({self.rows}, 1) with split_size={self.split_size}"
-        raised = f", where only at first partitions {list(self.fails)} raised a ValueError" if self.fails else ""
-        return (f"compute(batches, {self.schedule})" if self.schedule else forward) + raised
+        raised = f", where only at first partitions {list(self.fails)} raised a ValueError"
+        return (f"compute(batches, {self.schedule})" if self.schedule else forward) + raised * bool(self.fails)
 
     @property
     def slow(self) -> int | None:
@@ -47,10 +47,12 @@ class Case(NamedTuple):
         from labkit import pipe
         from labkit.parallel.worker import Task
 
-        x, stages, seen = torch.arange(1.0, self.rows + 1)[:, None], Stages(), dict[str, Any](error=None)
+        x, stages = torch.arange(1.0, self.rows + 1)[:, None], Stages()
+        seen: dict[str, Any] = {"error": None}
         if not self.schedule:
             seen["plain"] = self._outcome(torch.nn.Sequential(*stages.modules), x, stages.modules)
-        modules = map(pipe.WithDevice, stages.modules, ["cpu:0", "cpu:1", "meta" if self.meta else "cpu:2"])
+        devices = ["cpu:0", "cpu:1", "meta" if self.meta else "cpu:2"]
+        modules = map(pipe.WithDevice, stages.modules, devices)
         with (
             mock.patch.object(Task, "wait", stages.noting(Task.wait)),
             pipe.Pipe(torch.nn.Sequential(*modules), self.split_size) as stages.pipe,
@@ -80,8 +82,8 @@ class Case(NamedTuple):
             recorder.start()
             with torch.no_grad(), watch_queues():
                 model.compute(batches, list(self.schedule))
-            rows = recorder.finish()
-            spans = {name: sorted([row[3:5] for row in rows if row[1] == name], key=str) for name in RECORDED}
+            rows = sorted(recorder.finish(), key=lambda row: str(row[3:5]))
+            spans = {name: [row[3:5] for row in rows if row[1] == name] for name in RECORDED}
             kept = any(getattr(batch, "requires_grad", False) for batch in batches)
             return {"batches": list(map(_described, batches)), "kept": kept, "spans": spans}
         y = model(x.requires_grad_())
@@ -89,7 +91,9 @@ class Case(NamedTuple):
             return {"form": f"a {type(y).__name__}"}
         leaves = [x, *(module.weight for module in modules)]
         loss = y.cumsum(0).sum()  # to which each row gives another share
-        gradients = torch.autograd.grad(loss, leaves, allow_unused=True) if y.requires_grad else [None] * len(leaves)
+        gradients: Any = [None] * len(leaves)
+        if y.requires_grad:
+            gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         form = f"a Tensor of the shape {tuple(y.shape)}"
         return {"form": form, "output": [_described(row, "row") for row in y], "gradients": gradients}
 
@@ -109,7 +113,10 @@ class Stages:
         for j, module in enumerate(self.modules):
             module.load_state_dict({"weight": torch.tensor([[10.0]]), "bias": torch.tensor([j + 1.0])})
             module.register_forward_pre_hook(lambda _, inputs, j=j: self._called(j, *inputs))
-        self.modules[2].register_forward_hook(lambda _, x, y: y.double() if self.case.meta and len(y) == 1 else y)
+        self.modules[2].register_forward_hook(self._made_double)
+
+    def _made_double(self, _module: Any, _x: Any, y: Any) -> Any:
+        return y.double() if self.case.meta and len(y) == 1 else y
 
     def noting(self, wait: Any) -> Any:
         """Return a Task's ``wait`` that lets a slow stage go on, if it is what is waited for."""
@@ -146,13 +153,13 @@ def _described(x: Any, what: str = "micro-batch") -> str:
 
 
 CLOCKS = [Case(schedule) for schedule in ([(0, 0)], [(2, 0), (1, 1)], AT_ONCE, [(1, 2)])]
-BATCHES = [Case(rows=rows, split_size=size) for rows, size in ((8, 2), (7, 3), (2, 5), (3, 1), (1, 1))]
+ROWS_AND_SIZES = (8, 2), (7, 3), (2, 5), (3, 1), (1, 1)
+BATCHES = [Case(rows=rows, split_size=size) for rows, size in ROWS_AND_SIZES]
 FAILS = [*(Case(AT_ONCE, fails=fails) for fails in ((1,), (2,), (1, 2, 0))), Case(fails=(1,))]
-TASK = TaskClaims(
-    given=["_check_open", "_check_clock", "_check_batch", "self._check_open()", "self._check_clock(batches, schedule)"],
-    first=["pipe.1", "pipe.2"],
-    waits="a task that you wait for and that no worker has been given",
-)
+GIVEN = ["_check_open", "_check_clock", "_check_batch"]
+GIVEN += ["self._check_open()", "self._check_clock(batches, schedule)"]
+WAITS = "a task that you wait for and that no worker has been given"
+TASK = TaskClaims(given=GIVEN, first=["pipe.1", "pipe.2"], waits=WAITS)
 
 
 @TASK.claim(CLOCKS)
@@ -167,8 +174,10 @@ def compute_does_its_schedule(case: Case, seen: Any) -> Finding:
         return f"it called partitions {found}, expected {sorted(expected)}, each once"
     for j, *_, worker in seen["calls"]:
         if worker != j:
-            where = f"the worker of partition {worker}" if worker < 3 else "a thread that is not a worker of this Pipe"
-            return f"it ran partition {j} in {where}. Hand each task to the worker of its partition: self._workers[j].put(task)"
+            others = f"the worker of partition {worker}"
+            where = others if worker < 3 else "a thread that is not a worker of this Pipe"
+            todo = "Hand each task to the worker of its partition: self._workers[j].put(task)"
+            return f"it ran partition {j} in {where}. {todo}"
 
 
 @TASK.claim(CLOCKS)
@@ -178,55 +187,60 @@ def results_take_their_places(case: Case, seen: Any) -> Finding:
     for i, found in enumerate(seen["batches"]):
         if found != (right := expected.get(i, f"micro-batch {i} as it came")):
             return f"batches[{i}] is {found} afterwards, expected {right}"
-    why = "Grad mode belongs to a thread: a Task takes along to the worker that of the thread in which it is made"
-    return seen["kept"] and f"inside torch.no_grad() it gave a result that requires gradients. {why}"
+    why = "Grad mode is per thread. A Task takes along to the worker that of the thread that makes it"
+    gave = "inside torch.no_grad() it gave a result that requires gradients"
+    return seen["kept"] and f"{gave}. {why}"
 
 
 @TASK.claim(CLOCKS)
 def tasks_have_their_numbers(case: Case, seen: Any) -> Finding:
     """A task is recorded as what it is: stage j, micro-batch i."""
     expected = sorted((j, i) for i, j in case.schedule or ())
-    why = (
-        "Timelines are drawn of what is recorded: make a Task of run_stage itself, with stage j and then micro-batch i"
-    )
+    todo = "Timelines show it: make a Task of run_stage itself, with stage j, then micro-batch i"
     for name in RECORDED:
         if (found := list(map(tuple, seen["spans"][name]))) != expected:
-            return f"its span {name!r} was recorded as (stage, micro_batch) {found}, expected {expected}. {why}"
+            was = f"its span {name!r} was recorded as (stage, micro_batch) {found}"
+            return f"{was}, expected {expected}. {todo}"
 
 
 @TASK.claim(BATCHES)
 def output_is_that_of_the_module(case: Case, seen: Any) -> Finding:
     """Micro-batches have split_size rows or the rest, and the output is the plain module's."""
-    sizes = [min(case.split_size, case.rows - start) for start in range(0, case.rows, case.split_size)]
+    n, size = case.rows, case.split_size
+    sizes = [min(size, n - start) for start in range(0, n, size)]
     given = [rows for j, _, rows, _, _ in seen["calls"] if j == 0]
-    clocks = "Do all clocks of clock_cycles(number of micro-batches, number of partitions), in their order, in one list"
+    cycles = "clock_cycles(number of micro-batches, number of partitions)"
+    clocks = f"Do all clocks of {cycles}, in their order, in one list"
     if given != sizes:
         advice = f"split_size is the rows of a micro-batch, and none is left out. {clocks}"
-        return f"the first partition was given micro-batches of {given} rows, expected {sizes}. {advice}"
-    together = "After the last clock, put the results together in their order, with concatenate(batches)"
-    if seen["form"] != seen["plain"]["form"]:
-        return f"the output is {seen['form']}, expected {seen['plain']['form']}. {together}"
-    for row, (found, expected) in enumerate(zip(seen["output"], seen["plain"]["output"], strict=True)):
-        if found != expected:
+        was = f"the first partition was given micro-batches of {given} rows"
+        return f"{was}, expected {sizes}. {advice}"
+    together = "After the last clock, put the results together in order, with concatenate(batches)"
+    if seen["form"] != (expected := seen["plain"]["form"]):
+        return f"the output is {seen['form']}, expected {expected}. {together}"
+    for row, (found, right) in enumerate(zip(seen["output"], seen["plain"]["output"], strict=True)):
+        if found != right:
             advice = together if found.endswith(("partitions 0, 1, 2", "]")) else clocks
-            return f"row {row} of the output is {found}, expected {expected}. {advice}"
+            return f"row {row} of the output is {found}, expected {right}. {advice}"
 
 
 @TASK.claim(BATCHES)
 def gradients_are_those_of_the_module(case: Case, seen: Any) -> Finding:
     """Backward gives the gradients of the plain module, of its parameters and of the input."""
     names = ["the input", *(f"the weight of partition {j}" for j in range(3))]
-    for name, found, expected in zip(names, seen["gradients"], seen["plain"]["gradients"], strict=True):
-        if found is None or not found.equal(expected):
-            wrong = "is missing" if found is None else f"is {found.tolist()}, expected {expected.tolist()}"
-            return f"the gradient of {name} {wrong}. Autograd has to see everything between the input and the output"
+    why = "Autograd has to see everything between the input and the output"
+    for name, found, right in zip(names, seen["gradients"], seen["plain"]["gradients"], strict=True):
+        if found is None:
+            return f"the gradient of {name} is missing. {why}"
+        if not found.equal(right):
+            return f"the gradient of {name} is {found.tolist()}, expected {right.tolist()}. {why}"
 
 
 @TASK.claim([Case(meets=True)])
 def tasks_of_a_clock_run_at_the_same_time(case: Case, seen: Any) -> Finding:
     """The tasks of a clock run at the same time, in forward too."""
-    why = "Hand out all tasks of the clock before you wait for one, and give each clock as a whole to compute"
-    return seen["missed"] and f"{AT_ONCE} did not run at the same time. {why}"
+    todo = "Hand out all tasks of a clock before you wait for one, and give compute whole clocks"
+    return seen["missed"] and f"{AT_ONCE} did not run at the same time. {todo}"
 
 
 @TASK.claim([Case(rows=3, split_size=2, meta=True)])
@@ -234,12 +248,14 @@ def each_partition_works_on_its_device(case: Case, seen: Any) -> Finding:
     """Micro-batches go to each partition's device, and concatenate joins them on the last one."""
     for j, _, _, device, _ in seen["calls"]:
         if device != ("cpu", "cpu", "meta")[j]:
-            return f"partition {j} was given a micro-batch on {device}. Give run_stage the device of the partition"
+            todo = "Give run_stage the device of the partition"
+            return f"partition {j} was given a micro-batch on {device}. {todo}"
     if not seen["error"]:
         why = "torch.cat does not look, and does not wait for GPUs: take concatenate(batches)"
         return f"results of float32 and of float64 gave an output, expected a ValueError. {why}"
-    why = "on another device than the last partition. Leave it where it is: the loss and the backward pass begin there"
-    return seen["error"] != "ValueError" and f"the output was put {why}"
+    todo = "Leave it where it is: the loss and the backward pass begin there"
+    where = "on another device than the last partition"
+    return seen["error"] != "ValueError" and f"the output was put {where}. {todo}"
 
 
 @TASK.claim(FAILS)
@@ -247,11 +263,14 @@ def the_first_error_is_raised(case: Case, seen: Any) -> Finding:
     """The first error in the schedule is raised itself, once all tasks of the clock have ended."""
     if not seen["error"]:
         return "nothing was raised. Ask every task for its result, which raises what went wrong"
-    if (origin := seen["origin"]) == 3:
-        why = "Let the error itself through, as task.result() raises it, so that everybody sees where it went wrong"
-        return f"another {seen['error']} came out. {why}"
-    if origin != (first := case.fails[0]):
-        why = "Ask the tasks for their results in the order of the schedule, and let the first error through"
-        return f"that of partition {origin} came out, expected that of partition {first}, the first. {why}"
-    why = "so they work on tensors that the caller may change. Wait for all of them before you ask for a result"
-    return not seen["ended"] and f"the error came out before all tasks of the clock had ended, {why}"
+    origin, first = seen["origin"], case.fails[0]
+    if origin == 3:
+        todo = "Let the error that task.result() raises through: it says where things went wrong"
+        return f"another {seen['error']} came out. {todo}"
+    if origin != first:
+        todo = "Ask the tasks for their results in the order of the schedule"
+        wrong = f"that of partition {origin} came out, expected that of partition {first}"
+        return f"{wrong}, the first. {todo}"
+    todo = "Wait for all of them first: they work on tensors that the caller may change"
+    early = "the error came out before all tasks of the clock had ended"
+    return not seen["ended"] and f"{early}. {todo}"

@@ -20,7 +20,8 @@ class Case(NamedTuple):
     then: str = ""
 
     def __str__(self) -> str:
-        return f"a GPT-2 of 5 blocks on {', '.join(DEVICES)}, prepared with split_size={SPLIT_SIZE}{self.then}"
+        prepared = f"prepared with split_size={SPLIT_SIZE}{self.then}"
+        return f"a GPT-2 of 5 blocks on {', '.join(DEVICES)}, {prepared}"
 
     def observe(self) -> Any:
         """Return what came back and is in the model, or what its blocks and the model then do."""
@@ -31,8 +32,12 @@ class Case(NamedTuple):
         blocks, calls = list[Any](block.module for block in gpt2.transformer.h), list[Any]()
         parameters, names = dict(gpt2.named_parameters()), set(gpt2.state_dict())
         before = self._outcome(gpt2, parameters)
+
+        def note(block: Any, _: Any, y: Any) -> None:
+            calls.append((block, current_thread().name, len(y)))
+
         for each in blocks:
-            each.register_forward_hook(lambda block, _, y: calls.append((block, current_thread().name, len(y))))
+            each.register_forward_hook(note)
         returned = pipe.prepare_pipeline_parallel(gpt2, SPLIT_SIZE)
         if self == PREPARED:
             h = getattr(gpt2.transformer, "h", None)
@@ -54,12 +59,14 @@ class Case(NamedTuple):
             mask = torch.ones_like(tokens)
             mask[0, 0] = 0
             options = {"max_new_tokens": 2, "output_logits": True, "return_dict_in_generate": True}
-            return {"what it computes": torch.stack(gpt2.generate(tokens, attention_mask=mask, **options).logits)}
+            written = gpt2.generate(tokens, attention_mask=mask, **options)
+            return {"what it computes": torch.stack(written.logits)}
         gpt2.zero_grad()
         output = gpt2(tokens, use_cache=False).logits
         if output.requires_grad:
             output.square().sum().backward()
-        return {"the output": output} | {f"the gradient of {name}": each.grad for name, each in parameters.items()}
+        gradients = {f"the gradient of {name}": each.grad for name, each in parameters.items()}
+        return {"the output": output} | gradients
 
 
 PREPARED, CALLED = Case(), Case(", called with 7 rows")
@@ -71,10 +78,11 @@ TASK = TaskClaims(given=["Pipe", "split_module", "clock_cycles", "_clock_cycles"
 def the_model_comes_back_and_can_call_what_it_has(case: Case, seen: Any) -> Finding:
     """It gives the model itself back, which can call what it finds in gpt2.transformer.h."""
     if seen["returned"] is not True:
-        return f"what came back is {seen['returned']}, expected the model itself: callers keep using the same object"
+        expected = "expected the model itself: callers keep using the same object"
+        return f"what came back is {seen['returned']}, {expected}"
     h = "gone" if seen["h"] is None else seen["h"]
     takes_all = isinstance(h, list) and {"a Pipe", "a Sequential"}.isdisjoint(map(str, h))
-    why = "GPT-2 goes through it with for, and gives what it finds more than the one tensor that a Pipe takes"
+    why = "GPT-2 goes through it, and calls each item with more than the one tensor that a Pipe takes"
     return not takes_all and f"gpt2.transformer.h is {h}. {why}"
 
 
@@ -85,9 +93,11 @@ def each_device_has_a_worker_that_runs_its_blocks(case: Case, seen: Any) -> Find
         rows, workers = [rows for _, rows in calls], {worker for worker, _ in calls}
         if any(not worker.startswith("stage") for worker in workers):
             why = "GPT-2 calls what it finds in gpt2.transformer.h"
-            return f"block {block} ran in the thread that called the model, not in that of a worker. {why}"
+            where = "in the thread that called the model, not in that of a worker"
+            return f"block {block} ran {where}. {why}"
         if rows != MICRO_BATCHES:
-            return f"block {block} was given {rows} rows, expected {MICRO_BATCHES}, once for each micro-batch"
+            expected = f"expected {MICRO_BATCHES}, once for each micro-batch"
+            return f"block {block} was given {rows} rows, {expected}"
         if workers != {expected}:
             return f"block {block} ran in the worker {min(workers)!r}, expected {expected!r}"
 

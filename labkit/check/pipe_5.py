@@ -37,7 +37,8 @@ class Case:
     fails: Op | None = None
 
     def __str__(self) -> str:
-        return f"{self.schedule.name or 'another order'}, stages {self.stages} on rank {self.rank} of {self.schedule.n_ranks}"
+        where = f"stages {self.stages} on rank {self.rank} of {self.schedule.n_ranks}"
+        return f"{self.schedule.name or 'another order'}, {where}"
 
     @property
     def stages(self) -> list[int]:
@@ -61,7 +62,8 @@ class Case:
 
         What stays on the rank need not go through P2P, if it is neither sent nor received there.
         """
-        ops, takers, calls = self.schedule.ops[self.rank], {b: a for a, b in self.givers.items()}, list[StepCall]()
+        ops, calls = self.schedule.ops[self.rank], list[StepCall]()
+        consumers = {giver: op for op, giver in self.givers.items()}
         for op in ops:
             if op in self.givers:
                 calls.append(StepCall(f"receive({op})", reason=f" of {self.takes(op)}"))
@@ -69,8 +71,8 @@ class Case:
             calls.append(StepCall(f"{EVENT_NAMES[op.kind]}({op})", self.takes(op), at_the_loss))
             if op == self.fails:
                 return [*calls, StepCall(TOLD_TO_FAIL)]
-            if op in takers:
-                calls.append(StepCall(f"send({op})", f"what {op} gives", f", for which {takers[op]} waits"))
+            if op in consumers:
+                calls.append(StepCall(f"send({op})", f"what {op} gives", f", for which {consumers[op]} waits"))
         for op, giver in self.givers.items():
             handed_over = {f"send({giver})", f"receive({op})"}
             if {op, giver} <= {*ops} and handed_over.isdisjoint(call.name for call in found):
@@ -112,7 +114,8 @@ class FakeP2P:
         self.modules: list[Any] = [torch.nn.Linear(2, 2).double() for _ in range(case.schedule.n_stages)]
         x, target = torch.randn(2, n_micro + 2, 2, dtype=torch.float64)  # uneven parts
         self.batch, ys = [x.clone(), target], x.tensor_split(n_micro)
-        self.tensors = {f"inputs[{i}]": y for i, y in enumerate(ys)} | {NONE: x.new_ones(())}  # where backward begins
+        self.tensors = {f"inputs[{i}]": y for i, y in enumerate(ys)}
+        self.tensors[NONE] = x.new_ones(())  # where backward begins
         outputs = [ys := [module(y) for y in ys] for module in self.modules]
         for y in chain(*outputs):
             y.retain_grad()
@@ -147,7 +150,8 @@ class FakeP2P:
         def call(micro_batch: Any, *args: Any, **options: Any) -> Any:
             op = Op(kind, stage, micro_batch)
             tensor = next(iter([*args, *options.values()]), None)
-            self.calls.append(StepCall(f"{EVENT_NAMES[kind]}({op})", _words(tensor, self.case.takes(op), self.tensors)))
+            given = _words(tensor, self.case.takes(op), self.tensors)
+            self.calls.append(StepCall(f"{EVENT_NAMES[kind]}({op})", given))
             if op == self.case.fails:
                 raise ArithmeticError(TOLD_TO_FAIL)
             result = method(micro_batch, *args, **options)
@@ -160,7 +164,8 @@ def _words(tensor: Any, right: str, known: dict[str, Any]) -> str:
     """Return what ``tensor`` is of what is ``known``, where ``right`` is expected."""
     if not hasattr(tensor, "allclose"):
         return NONE if tensor is None else f"a {type(tensor).__name__}"
-    alike = {name: one for name, one in known.items() if (one.shape, one.dtype) == (tensor.shape, tensor.dtype)}
+    form = tensor.shape, tensor.dtype
+    alike = {name: one for name, one in known.items() if (one.shape, one.dtype) == form}
     for name, one in alike.items():
         if tensor.allclose(one):
             return name + ", cut off by detach or no_grad" * (one.requires_grad and not tensor.requires_grad)
@@ -209,7 +214,8 @@ def each_op_is_received_run_and_sent(case: Case, seen: Any) -> Finding:
 @TASK.claim(SPLIT)
 def a_split_backward_pass_is_two_ops(case: Case, seen: Any) -> Finding:
     """Where backward is split, I computes the input's gradient, and W, later, the weights'."""
-    return _first_difference(case, seen, "I is input_grad, and receives and sends as B does; W is weight_grad alone")
+    todo = "I is input_grad, and receives and sends as B does; W is weight_grad alone"
+    return _first_difference(case, seen, todo)
 
 
 @TASK.claim(SEVERAL)
@@ -227,11 +233,12 @@ def an_error_of_a_stage_ends_the_step(case: Case, seen: Any) -> Finding:
 @TASK.claim([*ONE_STAGE, *SPLIT, *SEVERAL])
 def loss_and_gradients_are_those_of_one_process(case: Case, seen: Any) -> Finding:
     """The loss, on the rank of the last stage alone, and gradients are those of one process."""
+    todo = "Micro-batches and steps add up: scale and clear nothing, and leave the loss as given"
+    has_loss = case.schedule.n_stages - 1 in case.stages
     for number, step in enumerate(seen):
         for what, found in step["results"].items():
-            right = NONE if what == "the loss" and case.schedule.n_stages - 1 not in case.stages else ALONE
+            right = ALONE if has_loss or what != "the loss" else NONE
             if found != right:
-                todo = "Micro-batches and steps add up: scale nothing, clear nothing, leave the loss to the given lines"
                 return f"after step {number}, {what} is {found}, expected {right}. {todo}"
 
 
@@ -241,11 +248,14 @@ def _first_difference(case: Case, seen: Any, todo: str) -> str | None:
         which = "in the second step, for which the first has to leave all as it was, " * number
         place, error = f"{which}at the start", step["error"]
         found = [*(StepCall(*call) for call in step["calls"]), StepCall(error or NO_MORE)]
-        for call, right in zip(found, case.expected(found), strict=False):  # what ends one is in no other place
+        # What ends one of the two is in no other place.
+        for call, right in zip(found, case.expected(found), strict=False):
             if call.name != right.name:
+                expected = f"expected {right.name}{right.reason}. {todo}"
                 wrong = call.name if call.name == error else f"it called {call.name}"
-                return f"{place} {wrong}, expected {right.name}{right.reason}. {todo}"
+                return f"{place} {wrong}, {expected}"
             if call.tensor != right.tensor:
-                return f"{place} {call.name} was given {call.tensor}, expected {right.tensor}{right.reason}. {todo}"
+                expected = f"expected {right.tensor}{right.reason}. {todo}"
+                return f"{place} {call.name} was given {call.tensor}, {expected}"
             place = f"{which}after {call.name},"
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -54,18 +54,21 @@ class _Packer:
         if isinstance(value, str):
             return shorten(str(value), MAX_CHARACTERS)
         name = shorten(type(value).__name__, 100)
-        if isinstance(value, Mapping | Sequence | Set) and not isinstance(value, bytes | bytearray | memoryview):
+        raw = isinstance(value, bytes | bytearray | memoryview)
+        if isinstance(value, Mapping | Sequence | Set) and not raw:
             if not self._takes(size := len(value)):
                 return "other", f"{name} of {size:,} items"
             if isinstance(value, Mapping):
-                return {self.pack(str(key)): self.pack(item) for key, item in islice(value.items(), size)}
-            return [self.pack(item) for item in islice(value, size)]  # one that says its size, and has no end
+                items = islice(value.items(), size)  # one that says its size may have no end
+                return {self.pack(str(key)): self.pack(item) for key, item in items}
+            return [self.pack(item) for item in islice(value, size)]
         with suppress(Exception):  # a sparse tensor, say, or one without data
             if not hasattr(value, "untyped_storage"):
                 return operator.index(value)  # numpy's whole numbers
             if not self._takes(value.numel()):
                 return "other", f"{name} of the shape {tuple(value.shape)}"
-            return "tensor", str(value.dtype).removeprefix("torch."), list(value.shape), value.flatten().tolist()
+            dtype = str(value.dtype).removeprefix("torch.")
+            return "tensor", dtype, list(value.shape), value.flatten().tolist()
         return "other", name
 
     def _takes(self, items: int) -> bool:
@@ -80,7 +83,18 @@ def close(found: Any, expected: Any) -> bool:
     """Return whether an observed tensor, or None, is the expected one, but for rounding."""
     if found is None or expected is None:
         return found is expected
-    return getattr(found, "shape", None) == expected.shape and bool(found.allclose(expected, rtol=1e-9, atol=1e-12))
+    if getattr(found, "shape", None) != expected.shape:
+        return False
+    return bool(found.allclose(expected, rtol=1e-9, atol=1e-12))
+
+
+def times_off(found: Any, mean: Any, n: int, near: Callable[[Any, Any], bool] = close) -> str:
+    """Return why a gradient is ``n`` times the mean over ``n`` ranks, or an ``n``-th; else ""."""
+    if near(found, mean * n):
+        return f"is {n} times too large: it is the sum over {n} ranks. Divide by the world size"
+    if near(found, mean / n):
+        return f"is {n} times too small: it was divided by the world size twice"
+    return ""
 
 
 def loads(data: bytes | bytearray) -> Any:

@@ -54,7 +54,8 @@ class Rule:
 
 @functools.cache  # and not where this is imported, as each rank imports it
 def rules() -> list[Rule]:
-    return [Rule(**rule) for rule in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))["rule"]]
+    text = Path(__file__).with_suffix(".toml").read_text("utf-8")
+    return [Rule(**rule) for rule in tomllib.loads(text)["rule"]]
 
 
 @functools.lru_cache(maxsize=8)  # a file that has several tasks is judged for each
@@ -64,7 +65,7 @@ def broken(file: str, content: bytes, layout: str = "") -> tuple[str, ...]:
         broken("labkit/dp.py", content)
         ('labkit/dp.py, line 42: torch.nn.DataParallel is not allowed (…). Use … instead',)
 
-    ``layout`` adds the rules of that layout of ``labkit submit``. A file that is no Python breaks
+    ``layout`` adds the rules of that layout of ``labkit submit``. A file that is not Python breaks
     no rule.
     """
     try:

@@ -70,7 +70,8 @@ class CheckResult:
     def __repr__(self) -> str:
         lines = [self._headline]
         for claim in self.claims:
-            lines += [f"  {claim.mark} {claim.text}", *(f"      {line}" for line in (claim.wrong or "").splitlines())]
+            lines.append(f"  {claim.mark} {claim.text}")
+            lines += [f"      {line}" for line in (claim.wrong or "").splitlines()]
         lines += [f"  ! {warning}" for warning in self.warnings]
         for number, hint in enumerate(self.hints, 1):
             lines += textwrap.wrap(f"hint {number} of {N_HINTS}: {hint}", WIDTH, subsequent_indent="  ")

@@ -9,6 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, cycle, product
 from typing import Any
 
 import torch
@@ -20,27 +21,8 @@ from labkit.check.harness import Finding, TaskClaims
 from labkit.check.plain import close
 
 N = 3  # ranks
-TASK = TaskClaims(given=["__init__", "add_param_group", "_parameters", "state_dict", "load_state_dict"])
-
-
-def sharded(groups: Any, optimizer_class: Any, **options: Any) -> tuple[Any, Any]:
-    """Return a student's optimizer, and a function that lists what this rank keeps: parameters that
-    its optimizers of ``optimizer_class`` hold."""
-    from labkit import shard
-
-    made: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    class Watched(optimizer_class):
-        def __init__(self, *args: Any, **options: Any):
-            super().__init__(*args, **options)
-            made.add(self)
-
-    def held() -> list[Any]:
-        gc.collect()
-        return [parameter for each in made for group in each.param_groups for parameter in group["params"]]
-
-    return shard.ShardedOptimizer(groups, Watched, **options), held
-
+GIVEN = ["__init__", "add_param_group", "_parameters", "state_dict", "load_state_dict"]
+TASK = TaskClaims(given=GIVEN)
 
 # --- who owns what --------------------------------------------------------------------------------
 
@@ -58,22 +40,33 @@ class Shares:
         return f"{self.what}, of {listed([list(group) for group in self.groups])} elements"
 
     def parameters(self) -> list[list[nn.Parameter]]:
-        dtypes = [vars(torch)[dtype] for dtype in self.dtypes]
-        return [
-            [nn.Parameter(torch.zeros(size, dtype=dtypes[n % len(dtypes)])) for n, size in enumerate(group)]
-            for group in self.groups
-        ]
+        dtypes = cycle(vars(torch)[dtype] for dtype in self.dtypes)
+        zeros = [[torch.zeros(size, dtype=next(dtypes)) for size in group] for group in self.groups]
+        return [[*map(nn.Parameter, group)] for group in zeros]
 
     def sizes(self) -> list[int]:
-        return [parameter.nbytes for group in self.parameters() for parameter in group]
+        return [parameter.nbytes for parameter in chain(*self.parameters())]
 
     def observe(self) -> list[int]:
-        groups = [{"params": group} for group in self.parameters()]
-        optimizer, held = sharded(groups[:-1] or groups, torch.optim.SGD, lr=0.1)
-        if groups[1:]:
-            optimizer.add_param_group(groups[-1])
-        numbers = {id(parameter): n for n, parameter in enumerate(p for group in groups for p in group["params"])}
-        return sorted({numbers[id(parameter)] for parameter in held()})
+        """Return the numbers of the parameters that the optimizers of this rank hold."""
+        from labkit import shard
+
+        made: weakref.WeakSet[Any] = weakref.WeakSet()
+
+        class Watched(torch.optim.SGD):
+            def __init__(self, *args: Any, **options: Any):
+                super().__init__(*args, **options)
+                made.add(self)
+
+        parameters = self.parameters()
+        first, *later = [{"params": group} for group in parameters]
+        optimizer = shard.ShardedOptimizer([first, *later[:-1]], Watched, lr=0.1)
+        for group in later[-1:]:
+            optimizer.add_param_group(group)
+        gc.collect()
+        groups = chain(*(each.param_groups for each in made))
+        held = {*chain(*(group["params"] for group in groups))}
+        return [n for n, parameter in enumerate(chain(*parameters)) if parameter in held]
 
 
 ONE_LARGE = Shares("parameters of which every third is large", [[9, 1, 1] * 3])
@@ -89,14 +82,14 @@ SHARES = [
 def each_parameter_has_one_owner(case: Shares, seen: Any) -> Finding:
     """Each parameter is in the optimizer_class of one rank alone, its owner."""
     holders = [[rank for rank in range(N) if n in seen[rank]] for n in range(len(case.sizes()))]
-    if all(len(ranks) == N for ranks in holders):
-        return (
-            "every rank's optimizer holds all parameters, so no memory is saved. It is to hold those that its rank owns"
-        )
-    if all(len(ranks) == N - 1 for ranks in holders):
-        return "each parameter is held by all ranks but one. Keep what this rank owns, and leave out what the others do"
+    counts = {len(ranks) for ranks in holders}
+    keep = "Give it only what this rank owns"
+    if counts == {N}:
+        return f"every rank's optimizer holds all parameters, so no memory is saved. {keep}"
+    if counts == {N - 1}:
+        return f"each parameter is held by all ranks but one. {keep}"
+    disagree = "ranks disagree about owners. Decide by order and size, which all ranks know"
     for n, ranks in enumerate(holders):
-        disagree = "ranks disagree about owners. Find them from order and sizes alone, which are the same on all ranks"
         if not ranks:
             return f"no rank's optimizer holds parameter {n}, so nobody would step it: {disagree}"
         if len(ranks) > 1:
@@ -106,28 +99,25 @@ def each_parameter_has_one_owner(case: Shares, seen: Any) -> Finding:
 @TASK.claim(SHARES)
 def shares_are_even_in_bytes(case: Shares, seen: Any) -> Finding:
     """The fullest rank has at most as many bytes as the emptiest and the largest parameter."""
-    sizes = case.sizes()
+    sizes, numels = case.sizes(), [*chain(*case.groups)]
     held = [sum(sizes[n] for n in numbers) for numbers in seen]
+    elements = {sum(numels[n] for n in numbers) for numbers in seen}
     most = min(held) + max(sizes)
     if max(held) <= most:
         return None
     owners = [next(rank for rank in range(N) if n in seen[rank]) for n in range(len(sizes))]
-    numels = [size for group in case.groups for size in group]
-    elements = [sum(numels[n] for n in numbers) for numbers in seen]
-    counts = [len(numbers) for numbers in seen]
-    if max(counts) == len(sizes):
-        why = f"all parameters are on rank {owners[0]}. Give the next one to the rank that has the fewest bytes so far"
-    elif case.groups[1:]:
-        why = "each group by itself may be shared out well. Count what ranks own of earlier groups, too"
-    elif len(case.dtypes) > 1 and len(set(elements)) == 1:
-        why = "ranks have as many elements, and those of one dtype are larger than of another. Count bytes"
-    elif owners == [n % N for n in range(len(sizes))]:
-        why = "they were given out in turns, whatever their sizes. Give each to the rank with the fewest bytes so far"
-    elif len(set(counts)) == 1:
-        why = "there are as many parameters on each rank, but they differ in size. Count bytes"
-    else:
-        why = "give each to the rank that has the fewest bytes so far"
-    return f"ranks have {listed(held)} bytes, and the fullest may have {most}: {why}"
+    in_turns = [n % N for n in range(len(sizes))]
+    reasons = {
+        f"all parameters are on rank {owners[0]}": len(set(owners)) == 1,
+        "each group may be even by itself, but earlier groups count, too": len(case.groups) > 1,
+        "each has as many elements, not as many bytes": len(case.dtypes) > 1 and len(elements) == 1,
+        "parameters were given out in turns, whatever their sizes": owners == in_turns,
+        "there are as many parameters on each rank": len({*map(len, seen)}) == 1,
+        "that is too uneven": True,
+    }
+    why = next(reason for reason, applies in reasons.items() if applies)
+    to_do = "Give each parameter to the rank that has the fewest bytes so far"
+    return f"ranks have {listed(held)} bytes, and the fullest may have {most}: {why}. {to_do}"
 
 
 # --- training -------------------------------------------------------------------------------------
@@ -155,6 +145,12 @@ class Training:
         others = [*model["last"].parameters(), *model["unused"].parameters()]
         return [{"params": [*model["first"].parameters()]}, {"params": others, "lr": 0.05}]
 
+    def sharded(self, groups: list[dict[str, Any]]) -> Any:
+        """Return a student's optimizer."""
+        from labkit import shard
+
+        return shard.ShardedOptimizer(groups, vars(torch.optim)[self.optimizer], **self.options)
+
     def loss(self, model: Any, step: int) -> Any:
         rows = torch.linspace(-1, step + 1, 12, dtype=torch.float64).view(4, 3)
         return (model["last"](model["first"](rows).tanh()) - 1).square().mean()
@@ -181,49 +177,54 @@ class Training:
             return loss
 
         loss = optimizer.step(closure)
-        return {"calls": calls, "loss": None if loss is None else float(loss.detach()), "weights": weights(model)}
+        loss = None if loss is None else float(loss.detach())
+        return {"calls": calls, "loss": loss, "weights": weights(model)}
 
     def observe(self) -> dict[str, Any]:
         model = self.model()
         tied, others = self.groups(model)
         tied["params"].append(tied["params"][0])
-        optimizer, _ = sharded([tied, others], vars(torch.optim)[self.optimizer], **self.options)
+        optimizer = self.sharded([tied, others])
         with recorded() as calls:
             steps = [*self.train(model, optimizer)]
-        found: dict[str, Any] = {"steps": steps, "calls": calls}
         optimizer.zero_grad()
-        found["uncleared"] = [name for name, p in model.named_parameters() if p.grad is not None and p.grad.any()]
-        found["full"] = copy.deepcopy(optimizer.full_state_dict())
-        found["loaded"] = {name: self.load(name, model, optimizer) for name in ("its own share", "a full state")}
-        return found | {"closure": self.go_on(model, optimizer)}
+        left = {name: parameter.grad for name, parameter in model.named_parameters()}
+        return {
+            "steps": steps,
+            "calls": calls,
+            "uncleared": [name for name, grad in left.items() if grad is not None and grad.any()],
+            "full": copy.deepcopy(optimizer.full_state_dict()),
+            "its own share": self.load(optimizer.state_dict(), model),
+            "a full state": self.load(self.plain()["state"], model),
+            "closure": self.go_on(model, optimizer),
+        }
 
-    def load(self, what: str, trained: Any, optimizer: Any) -> dict[str, Any]:
+    def load(self, state: dict[str, Any], trained: Any) -> dict[str, Any]:
         """Return weights, and the numbers of the states, after a new optimizer has loaded one."""
         model = copy.deepcopy(trained)
-        again, _ = sharded(self.groups(model), vars(torch.optim)[self.optimizer], **self.options)
-        share = copy.deepcopy(optimizer.state_dict())
-        again.load_state_dict(share if what == "its own share" else self.after_training()[1])
+        again = self.sharded(self.groups(model))
+        again.load_state_dict(copy.deepcopy(state))
         numbers = sorted(again.state_dict()["state"])
         return {"numbers": numbers, "weights": self.go_on(model, again)["weights"]}
 
-    def after_training(self) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+    def plain(self) -> dict[str, Any]:
         """Return weights, state, and the step with a closure, of a plain optimizer alone."""
         model = self.model()
         optimizer = vars(torch.optim)[self.optimizer](self.groups(model), **self.options)
         steps = [*self.train(model, optimizer)]
         state = copy.deepcopy(optimizer.state_dict())
-        return steps, state, self.go_on(model, optimizer)
+        return {"steps": steps, "state": state, "closure": self.go_on(model, optimizer)}
 
 
 @functools.cache
-def plain(case: Training) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
-    """Return what :meth:`Training.after_training` does in a process that has no student's code.
+def plain(case: Training) -> dict[str, Any]:
+    """Return what :meth:`Training.plain` does in a process that has no student's code.
 
     torch.optim takes a second to load here; there it mostly is.
     """
     from labkit.launch import launch
 
-    found: tuple[Any, Any, Any] = launch(case.after_training, world_size=1, backend="gloo", init=False).values[0]
+    found: dict[str, Any] = launch(case.plain, world_size=1, backend="gloo", init=False).values[0]
     return found
 
 
@@ -231,111 +232,119 @@ def weights(model: Any) -> dict[str, Any]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
-TRAININGS = [Training("SGD", {"lr": 0.1, "momentum": 0.9}), Training("AdamW", {"lr": 0.1, "weight_decay": 0.2})]
+def alike(found: dict[str, Any], right: dict[str, Any]) -> bool:
+    return all(close(found[name], each) for name, each in right.items())
+
+
+TRAININGS = [
+    Training("SGD", {"lr": 0.1, "momentum": 0.9}),
+    Training("AdamW", {"lr": 0.1, "weight_decay": 0.2}),
+]
 TASK.claim(TRAININGS)(calls_have_ended)
 
 
 @TASK.claim(TRAININGS)
 def weights_are_those_of_one_process(case: Training, seen: Any) -> Finding:
     """After each step every rank has the weights that one process has."""
-    right, start = plain(case)[0], weights(case.model())
-    for step in range(3):
-        for name, expected in right[step].items():
-            of_ranks = [found["steps"][step][name] for found in seen]
-            wrong = [rank for rank in range(N) if not close(of_ranks[rank], expected)]
-            if not wrong:
-                continue
-            what = f"step {step}: on rank {wrong[0]}, {name}"
-            if all(close(found["steps"][2][name], start[name]) for found in seen):
-                return f"{what} {_still_the_first(seen, start)}"
-            if close(seen[wrong[0]]["steps"][1][name], right[0][name]):
-                return f"{what} is one step behind: step first, and then send"
-            if close(of_ranks[wrong[0]], start[name]):
-                travels = "after its owner has stepped it, the parameter itself has to travel, to every rank"
-                return f"{what} never arrived: {travels}"
-            if close(of_ranks[wrong[0]], (expected + (N - 1) * start[name]) / N):
-                return f"{what} is the mean of all ranks. Take the owner's, as it is"
-            return f"{what} is neither the right one nor the one before. Is it stepped twice, or with other options?"
+    for step, name, rank in product(range(3), weights(case.model()), range(N)):
+        if not close(seen[rank]["steps"][step][name], plain(case)["steps"][step][name]):
+            return f"step {step}: on rank {rank}, {name} {_instead(case, seen, step, name, rank)}"
 
 
-def _still_the_first(seen: Any, start: dict[str, Any]) -> str:
-    """Return why a parameter has never changed, not on its owner either."""
-    if all(close(found["steps"][2][name], first) for found in seen for name, first in start.items()):
-        return "is what it was at first, as is everything, as if no rank had stepped. Call self.local's step"
-    return "is what it was at first, on its owner as well. Take each parameter from its owner, not all from one rank"
+def _instead(case: Training, seen: Any, step: int, name: str, rank: int) -> str:
+    """Return what a weight is instead of the right one, and what to do."""
+    start, right, found = weights(case.model()), plain(case)["steps"], seen[rank]["steps"]
+    first, ends = start[name], [each["steps"][-1] for each in seen]
+    if all(alike(end, start) for end in ends):
+        return "is unchanged, and so are all, as if no rank had stepped: step self.local"
+    if all(close(end[name], first) for end in ends):
+        return "never changes, even on its owner. Take each from its owner, not all from one rank"
+    if close(found[1][name], right[0][name]):
+        return "is one step behind: step first, and then send"
+    if close(found[step][name], first):
+        return "never arrived: after its owner has stepped, the parameter itself goes to every rank"
+    if close(found[step][name], (right[step][name] + (N - 1) * first) / N):
+        return "is the mean of all ranks. Take the owner's, as it is"
+    return "is neither right nor what it was before. Is it stepped twice, or with other options?"
+
+
+TIMES = {"all_reduce": 2, "all_gather": 1 - 1 / N, "all_gather_into_tensor": 1 - 1 / N}
+TOO_MUCH = {
+    "all_reduce": "moves every number twice, to add up what need not be added",
+    "all_gather": "takes every parameter from every rank, and keeps only the owner's",
+}
 
 
 @TASK.claim(TRAININGS)
 def each_parameter_travels_once(case: Training, seen: Any) -> Finding:
-    """In a step a rank receives at most what the others own, each of it once."""
+    """In a step a rank receives only what other ranks own, each parameter once."""
     sizes = [parameter.nbytes for parameter in case.model().parameters()]
     most = 3 * (N - 1) * (sum(sizes) / N + max(sizes))  # some pad all shares to one size
     for rank, found in enumerate(seen):
-        received: Counter[str] = Counter()
+        received: Counter[str] = Counter()  # bytes
         for name, size, peer, _ in found["calls"]:
-            others = 1 - 1 / N  # of what is gathered, the rest is its own
-            times = {"broadcast": peer != rank, "all_reduce": 2, "all_gather": others, "all_gather_into_tensor": others}
-            received[name] += int(size * times.get(name, 1))
-        if sum(received.values()) > most:
-            name = max(received, key=lambda name: received[name])
-            why = f"{name} moves every number twice, to add up what nobody needs added"
-            if name.startswith("all_gather"):
-                why = "it takes every parameter from every rank, and keeps the owner's"
-            return f"rank {rank} receives {listed_bytes(received)} in three steps of {sum(sizes)} bytes of parameters: {why}"
-
-
-def listed_bytes(received: Counter[str]) -> str:
-    return listed([f"{size} bytes by {name}" for name, size in received.items()])
+            times = int(peer != rank) if name == "broadcast" else TIMES.get(name, 1)
+            received[name] += int(size * times)
+        if received.total() > most:
+            name, _ = received.most_common(1)[0]
+            why = TOO_MUCH.get(name.removesuffix("_into_tensor"), "moves more than it has to")
+            what = listed(f"{size} bytes by {name}" for name, size in received.items())
+            of = f"in three steps of {sum(sizes)} bytes of parameters"
+            return f"rank {rank} receives {what} {of}: {name} {why}"
 
 
 @TASK.claim(TRAININGS)
 def zero_grad_clears_all(case: Training, seen: Any) -> Finding:
     """zero_grad clears the gradient of every parameter, not of this rank's share alone."""
     for rank, found in enumerate(seen):
-        if found["uncleared"]:
-            return f"on rank {rank}, {found['uncleared'][0]} still has a gradient, to which the next backward pass adds"
+        for name in found["uncleared"]:
+            return f"on rank {rank}, {name} still has a gradient, and the next one is added to it"
 
 
 @TASK.claim(TRAININGS)
 def closure_is_called_once_and_its_loss_returned(case: Training, seen: Any) -> Finding:
     """step(closure) calls the closure once, with gradients switched on, and returns its loss."""
-    _, _, right = plain(case)
+    right, give = plain(case)["closure"], "Give it to self.local's step"
     for rank, found in enumerate(seen):
         calls, loss = found["closure"]["calls"], found["closure"]["loss"]
         if len(calls) != 1:
-            return f"on rank {rank}, the closure was called {len(calls)} times. Give it to self.local's step, and only there"
+            return f"on rank {rank}, the closure was called {len(calls)} times. {give} alone"
         if not calls[0]:
-            return "the closure was called with gradients switched off, and computes some. Give it to self.local's step"
+            return f"the closure was called with gradients switched off, and computes some. {give}"
         if loss is None or abs(loss - right["loss"]) > 1e-9:
-            return (
-                f"on rank {rank}, step(closure) returned {loss}, expected what the closure returns, {right['loss']:.4g}"
-            )
-        if not all(close(found["closure"]["weights"][name], each) for name, each in right["weights"].items()):
+            expected = f"expected what the closure returns, {right['loss']:.4g}"
+            return f"on rank {rank}, step(closure) returned {loss}, {expected}"
+        if not alike(found["closure"]["weights"], right["weights"]):
             return f"on rank {rank}, weights after step(closure) are not those of one process"
 
 
 @TASK.claim(TRAININGS)
 def full_state_is_that_of_a_plain_optimizer(case: Training, seen: Any) -> Finding:
     """full_state_dict() gives every rank what state_dict() of a plain optimizer would be."""
-    _, state_dict, _ = plain(case)
-    right = {str(number): state for number, state in state_dict["state"].items()}
+    right = {str(number): state for number, state in plain(case)["state"]["state"].items()}
     for rank, found in enumerate(seen):
         full = found["full"]
         if not isinstance(full, dict) or "param_groups" not in full:
-            return f'rank {rank}\'s has no param_groups. Return full, with all states in place of its own under "state"'
+            return f'rank {rank}\'s has no param_groups. Return full, and replace only its "state"'
         if not isinstance(state := full.get("state"), dict):
             return f'rank {rank}\'s "state" is not a dict of states by the numbers of parameters'
         if state.keys() != right.keys():
-            has = f"rank {rank} has the state of {listed(sorted(state)) or 'no parameter'}, expected {listed(sorted(right))}"
-            if rank and seen[0]["full"]["state"].keys() == right.keys():
-                return f"{has}, as rank 0 has. Put them together on every rank"
-            if all(state.keys() == other["full"]["state"].keys() for other in seen):
-                return f"{has}. Its numbers may be those of the local optimizer. Take own's, which are the same on all ranks"
-            return f"{has}. Put those of all ranks together"
-        for number, each in right.items():
-            for what, value in each.items():
-                if not _same(state[number].get(what), value):
-                    return f"rank {rank}'s {what} of parameter {number} is not what a plain optimizer has there"
+            there, expected = listed(sorted(state)) or "no parameter", listed(sorted(right))
+            why = _other_states(seen, rank, right)
+            return f"rank {rank} has the state of {there}, expected {expected}{why}"
+        for number, what in ((number, what) for number, each in right.items() for what in each):
+            if not _same(state[number].get(what), right[number][what]):
+                return f"rank {rank}'s {what} of parameter {number} is not a plain optimizer's"
+
+
+def _other_states(seen: Any, rank: int, right: dict[str, Any]) -> str:
+    """Return what to do where a rank has other states than it should."""
+    numbers = [found["full"]["state"].keys() for found in seen]
+    if rank and numbers[0] == right.keys():
+        return ", as rank 0 has. Put them together on every rank"
+    if all(each == numbers[0] for each in numbers):
+        return ". Are these the local optimizer's numbers? Take own's, the same on all ranks"
+    return ". Put those of all ranks together"
 
 
 def _same(found: Any, expected: Any) -> bool:
@@ -345,11 +354,12 @@ def _same(found: Any, expected: Any) -> bool:
 @TASK.claim(TRAININGS)
 def loaded_states_go_on(case: Training, seen: Any) -> Finding:
     """A rank keeps its share of a state that it loads, and training goes on as in one process."""
-    _, _, right = plain(case)
-    for rank, found in enumerate(seen):
-        others = [n for other in range(N) if other != rank for n in seen[other]["loaded"]["its own share"]["numbers"]]
-        for what, loaded in found["loaded"].items():
-            if extra := sorted({*loaded["numbers"]} & {*others}):
-                return f"rank {rank} has loaded {what}, and holds the state of parameter {extra[0]}, which another rank owns"
-            if not all(close(loaded["weights"][name], each) for name, each in right["weights"].items()):
-                return f"rank {rank} has loaded {what}, and its next step is another than that of one process"
+    right = plain(case)["closure"]["weights"]
+    owned = [{*found["its own share"]["numbers"]} for found in seen]
+    for rank, what in product(range(N), ("its own share", "a full state")):
+        loaded, others = seen[rank][what], set().union(*owned[:rank], *owned[rank + 1 :])
+        if extra := sorted(others.intersection(loaded["numbers"])):
+            holds = f"holds the state of parameter {extra[0]}, which another rank owns"
+            return f"rank {rank} has loaded {what}, and {holds}"
+        if not alike(loaded["weights"], right):
+            return f"rank {rank} has loaded {what}, and its next step is not that of one process"

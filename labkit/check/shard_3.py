@@ -51,11 +51,10 @@ class Mlp:
         x = self.rows()
         y = second(nn.functional.gelu(first(x)))
         ((y - 1) ** 3).mean().backward()
-        found = {"output": y.detach(), "gradient of the input": x.grad}
+        found = {"output": y.detach(), "the input": x.grad}
         for name, layer in (("first", first), ("second", second)):
-            found |= {
-                f"{name}.{each}": p.grad for each in ("weight", "bias") if (p := getattr(layer, each)) is not None
-            }
+            parts = {"weight": layer.weight, "bias": layer.bias}
+            found |= {f"{name}.{each}": p.grad for each, p in parts.items() if p is not None}
         return found
 
     def observe(self) -> dict[str, Any]:
@@ -86,13 +85,12 @@ class Parts(Mlp):
         from labkit import shard
 
         first, second = self.given()
-        layers = {"first": shard.ColumnParallelLinear(first), "second": shard.RowParallelLinear(second)}
-        return {f"{name}.{own}": [*p.shape] for name, layer in layers.items() for own, p in layer.named_parameters()}
+        layers = nn.ModuleDict()
+        layers["first"], layers["second"] = shard.ColumnParallelLinear(first), shard.RowParallelLinear(second)
+        return {name: [*part.shape] for name, part in layers.named_parameters()}
 
 
 CASES = [Mlp((4, 6, 2)), Mlp((3, 5, 4)), Mlp((4, 4, 4), bias=False)]
-
-
 PARTS = {
     "first.weight": "its outputs, the rows of the matrix, as tensor_split cuts them",
     "first.bias": "that of its outputs, as tensor_split cuts them",
@@ -101,17 +99,16 @@ PARTS = {
 }
 
 
-@TASK.claim([Parts((4, 6, 2)), Parts((3, 5, 4)), Parts((4, 4, 4), bias=False)])
+@TASK.claim([Parts(case.widths, case.bias) for case in CASES])
 def each_rank_keeps_its_part(case: Parts, seen: Any) -> Finding:
     """A rank keeps its part of both matrices: outputs of the first, inputs of the second."""
     for rank, kept in enumerate(seen):
         right = {name: [*part.shape] for name, part in case.right(rank).items() if "." in name}
         for name, shape in right.items():
-            if kept.get(name) == shape:
-                continue
-            return f"rank {rank}'s {name} is {kept.get(name, 'missing')}, expected {shape}: {PARTS[name]}"
+            if (found := kept.get(name, "missing")) != shape:
+                return f"rank {rank}'s {name} is {found}, expected {shape}: {PARTS[name]}"
         if extra := kept.keys() - right.keys():
-            return f"rank {rank} keeps {sorted(extra)[0]} as well. Take copies of the parts, and drop the layer"
+            return f"rank {rank} keeps {min(extra)} as well. Copy the parts, and drop the layer"
 
 
 TASK.claim(CASES)(calls_have_ended)
@@ -121,24 +118,23 @@ TASK.claim(CASES)(calls_have_ended)
 def output_is_that_of_the_plain_layers(case: Mlp, seen: Any) -> Finding:
     """On every rank the output is that of the plain MLP."""
     right = case.right(0)["output"]
-    biases = [layer.bias.detach() if case.bias else torch.zeros(()) for layer in case.layers()]
-    for rank, found in enumerate(seen):
-        y = found["found"]["output"]
-        if y.shape == right.shape and y.allclose(right):
-            continue
+    bias = case.layers()[1].bias.detach() if case.bias else torch.zeros(())
+    outputs = [found["found"]["output"] for found in seen]
+    for rank, y in enumerate(outputs):
         what = f"rank {rank}'s output"
         if y.shape != right.shape:
-            return (
-                f"{what} has the shape {[*y.shape]}, expected {[*right.shape]}: every rank has all outputs in the end"
-            )
-        if y.allclose(right + (N - 1) * biases[1]):
+            expected = f"expected {[*right.shape]}: every rank has all outputs in the end"
+            return f"{what} has the shape {[*y.shape]}, {expected}"
+        if y.allclose(right):
+            continue
+        if y.allclose(right + (N - 1) * bias):
             return f"{what} has the bias {N} times: each rank added it before the sum. Add it after"
-        if y.allclose(right - biases[1]):
+        if y.allclose(right - bias):
             return f"{what} lacks the bias. Add it after the sum"
-        if y.allclose(right / N) or y.allclose((right - biases[1]) / N + biases[1]):
-            return f"{what} is a mean over the ranks. What they have are parts of a sum: add them up"
-        if (sum(each["found"]["output"] for each in seen) - (N - 1) * biases[1]).allclose(right):
-            return f"{what} is this rank's part of the sum. Add up those of all ranks, with SumOverRanks"
+        if y.allclose(right / N) or y.allclose((right - bias) / N + bias):
+            return f"{what} is a mean over the ranks. They have parts of a sum: add those up"
+        if (sum(outputs) - (N - 1) * bias).allclose(right):
+            return f"{what} is this rank's part of the sum. Add up all ranks', with SumOverRanks"
         return f"{what} is neither the plain MLP's nor a part of it"
 
 
@@ -147,35 +143,30 @@ def gradients_are_those_of_the_plain_layers(case: Mlp, seen: Any) -> Finding:
     """The gradients of the input and of each part are those that the plain MLP has."""
     for rank, found in enumerate(seen):
         for name, right in case.right(rank).items():
-            gradient, what = (
-                found["found"][name],
-                f"rank {rank}: the {name}" if " " in name else f"rank {rank}: the gradient of {name}",
-            )
+            gradient, what = found["found"][name], f"rank {rank}: the gradient of {name}"
             if gradient is None:
                 return f"{what} is None. The layers' parts have to be Parameters that forward uses"
             if gradient.allclose(right):
                 continue
             if gradient.allclose(right * N):
-                return f"{what} is {N} times too large: SumOverRanks adds it up in backward, and every rank has all of it already"
-            if name == "gradient of the input" and gradient.allclose(right / N):
+                why = "SumOverRanks adds up in backward what every rank has whole already"
+                return f"{what} is {N} times too large: {why}"
+            if name == "the input" and gradient.allclose(right / N):
                 return f"{what} is a mean. What ranks have are parts of a sum"
-            if name == "gradient of the input" and sum(each["found"][name] for each in seen).allclose(right):
-                return (
-                    f"{what} is what comes from this rank's outputs alone. Add up all ranks', in CopyToRanks' backward"
-                )
+            if name == "the input" and sum(each["found"][name] for each in seen).allclose(right):
+                to_do = "Add up all ranks', in CopyToRanks' backward"
+                return f"{what} is what comes from this rank's outputs alone. {to_do}"
             return f"{what} is not that of the plain MLP"
 
 
 @TASK.claim(CASES)
 def one_all_reduce_a_pass(case: Mlp, seen: Any) -> Finding:
     """The pair of layers sends one all_reduce in forward, of the output, and one in backward."""
+    between = "Between the layers nothing travels: an activation needs its own number alone"
     for rank, found in enumerate(seen):
         names = [name for name, *_ in found["calls"]]
-        forward, both = names[: found["in forward"]], names[found["in forward"] :]
-        if len(forward) != 1:
-            return (
-                f"rank {rank} makes {len(forward)} calls in forward ({listed(forward) or 'none'}), expected 1. Between the two "
-                "layers nothing travels: an activation needs its own number alone"
-            )
-        if len(both) != 2:
-            return f"rank {rank} makes {len(both) - 1} calls in backward ({listed(both[1:]) or 'none'}), expected 1"
+        forward, backward = names[: found["in forward"]], names[2 * found["in forward"] :]
+        for calls, where, why in ((forward, "forward", f". {between}"), (backward, "backward", "")):
+            if len(calls) != 1:
+                made = f"makes {len(calls)} calls in {where} ({listed(calls) or 'none'})"
+                return f"rank {rank} {made}, expected 1{why}"

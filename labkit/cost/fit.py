@@ -129,6 +129,13 @@ class WorkFit(NamedTuple):
     unit_s: float
     fixed_s: float
 
+    def pipeline_s(self, units: float, n_micro: int, n_stages: int = 2) -> float:
+        """Return the seconds of a step that cuts so many units into micro-batches, on equal stages.
+
+        It has n_micro + n_stages − 1 clocks, and each computes one micro-batch.
+        """
+        return (n_micro + n_stages - 1) * (self.unit_s * units / n_micro + self.fixed_s)
+
 
 _MIN_RISE = 0.1  # of the time; of two points, less is noise
 

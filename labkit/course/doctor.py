@@ -6,13 +6,15 @@ notebook 00 can be compared.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 
 import psutil
 
@@ -53,25 +55,20 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        return not any(fact.status == FAULT for fact in self.facts)
+        return FAULT not in [fact.status for fact in self.facts]
 
     @property
     def summary(self) -> str:
-        found = [fact.status for fact in self.facts]
-        counts = (f"{n} {status}{'s' * (n != 1)}" for status in (FAULT, WARNING) for n in [found.count(status)])
-        return ", ".join(["ready" if self.healthy else "not ready", *counts])
-
-    def __str__(self) -> str:
-        return "\n".join(f"{name:<14}{text}" for name, text in self._lines())
+        counts = Counter(fact.status for fact in self.facts)
+        faults, warnings = (f"{counts[s]} {s}{'s' * (counts[s] != 1)}" for s in (FAULT, WARNING))
+        return f"{'ready' if self.healthy else 'not ready'}, {faults}, {warnings}"
 
     def __repr__(self) -> str:
-        return "\n".join(f"{name:<14}{formats.fact(text)}" for name, text in self._lines())
+        lines = [*((fact.name, str(fact)) for fact in self.facts), ("this machine", self.summary)]
+        return "\n".join(f"{name:<14}{formats.fact(text)}" for name, text in lines)
 
     def _repr_html_(self) -> str:
         return formats.Lines(repr(self), aligned=True)._repr_html_()
-
-    def _lines(self) -> list[tuple[str, str]]:
-        return [*((fact.name, str(fact)) for fact in self.facts), ("this machine", self.summary)]
 
 
 def doctor() -> Diagnosis:
@@ -108,7 +105,7 @@ def _torch() -> Fact:
     except ImportError as error:
         return Fact("torch", f"cannot be imported ({error})", "run make setup", is_fault=True)
     found, advice = f"{torch.__version__}, CUDA {torch.version.cuda or 'not built in'}", ""
-    if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2] if part.isdigit()) < MIN_TORCH:
+    if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < MIN_TORCH:
         advice = f"the lab needs {_dotted(MIN_TORCH)} or newer: run make setup"
     elif not (dist.is_available() and dist.is_gloo_available()):
         advice = "install a torch that is built with torch.distributed and gloo"
@@ -124,18 +121,19 @@ def _gpus() -> Fact:
     if not count and not machine.has_gpu_driver():
         return Fact("GPUs", "none: everything runs on the CPU, with gloo")
     if not count:
-        found = f"there is a driver, but torch cannot use any GPU: {'; '.join(gpus) or 'nvidia-smi shows none'}"
-        advice = "compare nvidia-smi with the CUDA version of torch above, and look at CUDA_VISIBLE_DEVICES"
-        return Fact("GPUs", found, advice)
-    mode = "each takes one process or none, so no share_gpu=True: ask for compute mode Default (nvidia-smi -c 0)"
-    return Fact("GPUs", f"{count}: {'; '.join(gpus)}", mode if any(", Default" not in gpu for gpu in gpus) else "")
+        there = "; ".join(gpus) or "nvidia-smi shows none"
+        advice = "compare nvidia-smi with torch's CUDA version above, and look at CUDA_VISIBLE_DEVICES"
+        return Fact("GPUs", f"there is a driver, but torch cannot use any GPU: {there}", advice)
+    shared = all(", Default" in gpu for gpu in gpus)
+    mode = "one takes one process or none, so no share_gpu=True: set mode Default (nvidia-smi -c 0)"
+    return Fact("GPUs", f"{count}: {'; '.join(gpus)}", "" if shared else mode)
 
 
 def _ask_driver() -> list[str]:
     """Return what nvidia-smi says of each kind of GPU; nothing where it is missing or fails."""
-    command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version,compute_mode", "--format=csv,noheader"]
+    query = "nvidia-smi --query-gpu=name,memory.total,driver_version,compute_mode --format=csv,noheader"
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        answer = subprocess.check_output(query.split(), stderr=subprocess.DEVNULL, text=True, timeout=20)
     except (OSError, subprocess.SubprocessError):
         return []
     return sorted(set(answer.splitlines()))
@@ -147,7 +145,8 @@ def _nccl() -> Fact:
     import torch
 
     if not torch.distributed.is_nccl_available():
-        return Fact("NCCL", "not built into this torch", "install torch's CUDA build; until then ranks use gloo")
+        advice = "install torch's CUDA build; until then ranks use gloo"
+        return Fact("NCCL", "not built into this torch", advice)
     return Fact("NCCL", _dotted(torch.cuda.nccl.version()))  # type: ignore[no-untyped-call, unused-ignore]
 
 
@@ -160,13 +159,14 @@ def _nccl_tried(fact: Fact) -> Fact:
 
     if fact.status != OK or machine.usable_gpus() < 2:
         return fact
+    tried = f"{fact.found}, an all_reduce of two ranks"
     try:
         launch(_all_reduce, world_size=2, backend="nccl", timeout_s=NCCL_S)
     except (RankError, LaunchTimeout) as error:
-        failure = f"no answer in {NCCL_S:.0f} s" if isinstance(error, LaunchTimeout) else error.error_type
-        advice = "set NCCL_P2P_DISABLE=1 and run labkit doctor again; if that does not help, use backend='gloo'"
-        return Fact("NCCL", f"{fact.found}, an all_reduce of two ranks fails ({failure})", advice, is_fault=True)
-    return Fact("NCCL", f"{fact.found}, an all_reduce of two ranks works")
+        failure = getattr(error, "error_type", f"no answer in {NCCL_S:.0f} s")
+        advice = "set NCCL_P2P_DISABLE=1 and run labkit doctor again; if it fails still, use backend='gloo'"
+        return Fact("NCCL", f"{tried} fails ({failure})", advice, is_fault=True)
+    return Fact("NCCL", f"{tried} works")
 
 
 def _all_reduce() -> None:
@@ -180,11 +180,12 @@ def _all_reduce() -> None:
 
 
 def _jupyter() -> Fact:
+    names = "jupyterlab", "ipykernel", "ipywidgets"
     try:
-        versions = [f"{name} {importlib.metadata.version(name)}" for name in ("jupyterlab", "ipykernel", "ipywidgets")]
-    except importlib.metadata.PackageNotFoundError as error:
-        return Fact("Jupyter", f"no {error.name}", "run make setup, or pip install 'labkit[lab]'", is_fault=True)
-    return Fact("Jupyter", ", ".join(versions))
+        return Fact("Jupyter", ", ".join(f"{name} {version(name)}" for name in names))
+    except PackageNotFoundError as error:
+        advice = "run make setup, or pip install 'labkit[lab]'"
+        return Fact("Jupyter", f"no {error.name}", advice, is_fault=True)
 
 
 def _chromium() -> Fact:
@@ -198,31 +199,35 @@ def _chromium() -> Fact:
 
 def _cores() -> Fact:
     cores, quota = machine.visible_cores(), machine.cpu_quota()
-    found = f"{cores}" + (f", of which this container may use {quota:g}" if quota < cores else "")
+    found = f"{cores}" + f", of which this container may use {quota:g}" * (quota < cores)
     few = "two ranks share it: everything runs, but no speed-up can show"
     return Fact("CPU cores", found, few if min(cores, quota) < 2 else "")
 
 
 def _memory() -> Fact:
     memory = psutil.virtual_memory()
-    total, free = (min(size, machine.memory_limit()) / GIB for size in (memory.total, memory.available))
-    advice = "close other programs or kernels: two ranks need about 1 GiB, more than two 3 GiB" if free < 3 else ""
-    return Fact("memory", f"{total:.1f} GiB, {free:.1f} GiB of it free", advice, is_fault=free < 1)
+    limit = machine.memory_limit()
+    total, free = min(memory.total, limit) / GIB, min(memory.available, limit) / GIB
+    close = "close other programs or kernels: two ranks need about 1 GiB, more than two 3 GiB"
+    found = f"{total:.1f} GiB, {free:.1f} GiB of it free"
+    return Fact("memory", found, close if free < 3 else "", is_fault=free < 1)
 
 
 def _shared_memory(folder: str = "/dev/shm") -> Fact:
     if not os.path.isdir(folder):
         return Fact("shared memory", "no /dev/shm on this system, and none needed")
     total, _, free = (size / GIB for size in shutil.disk_usage(folder))
-    advice = "NCCL and loaders use it: start the container with --shm-size=2g" if free < 0.25 else ""
-    return Fact("shared memory", f"{total:.2f} GiB, {free:.2f} GiB of it free", advice)
+    advice = "NCCL and loaders use it: start the container with --shm-size=2g"
+    found = f"{total:.2f} GiB, {free:.2f} GiB of it free"
+    return Fact("shared memory", found, advice if free < 0.25 else "")
 
 
 def _hub() -> Fact:
     if hub.reachable():
         return Fact("hub", "the Hugging Face hub answers")
     found = "switched off by the environment" if hub.offline() else "not reachable"
-    return Fact("hub", found, "go on without it: generated sentences ship with the lab, or set LABKIT_DATA to a folder")
+    advice = "go on without it: generated sentences ship with the lab, or set LABKIT_DATA to a folder"
+    return Fact("hub", found, advice)
 
 
 def _dotted(version: tuple[int, ...]) -> str:

@@ -43,7 +43,7 @@ PACKAGE = Path(labkit.__file__).parent
 LIMIT_S = 180.0  # for a task; check itself stops an answer that never ends, case by case
 START_S = 300.0  # until the process can judge: on a busy machine it takes long to import torch
 END_S = 10.0  # for it to end by itself
-STEP_S = 0.2  # how often a wait for it looks whether grading was stopped
+STEP_S = 0.2  # how often a wait for it checks whether grading was stopped
 MAX_LAST_WORDS = 300  # characters
 MAX_NAMED = 3  # files
 
@@ -133,7 +133,7 @@ def _differences(written: Mapping[str, str], found: Mapping[str, str]) -> str:
 class Judge(contextlib.AbstractContextManager["Judge"]):
     """A process that judges answers in copies of this lab; a new one after one that was ended.
 
-    ``limit_s`` is the time for a task. Once ``stop`` is set, whoever waits for the process gets
+    ``limit_s`` is the time for a task. Once ``stop`` is set, callers that wait for the process get
     Stopped.
     """
 

@@ -36,9 +36,10 @@ def rte(split: str, source: str | os.PathLike[str] = "auto") -> Rows:
 
 
 def _from_glue_folder(split: str, folder: Path) -> list[Row] | None:
-    places = (place / f"{_STEMS[split]}.tsv" for place in (folder, folder / "RTE", folder / "glue" / "RTE"))
-    path = next(filter(Path.is_file, places), None)
-    return None if path is None else _read_tsv(path)
+    for place in (folder, folder / "RTE", folder / "glue" / "RTE"):
+        if (path := place / f"{_STEMS[split]}.tsv").is_file():
+            return _read_tsv(path)
+    return None
 
 
 def _expected(split: str) -> str:
@@ -60,23 +61,22 @@ def _read_tsv(path: Path) -> list[Row]:
     for number, line in text:
         fields = line.split("\t")
         if len(fields) != len(header):
-            raise ValueError(
-                f"{path}, line {number}: {len(fields)} fields, expected {len(header)} with tabs between them: "
-                f"{', '.join(header)}"
-            )
+            expected = f"{len(header)} with tabs between them: {', '.join(header)}"
+            raise ValueError(f"{path}, line {number}: {len(fields)} fields, expected {expected}")
         rows.append(_row(dict(zip(header, fields, strict=True)), f"{path}, line {number}"))
     return rows
 
 
 def _row(fields: Row, where: str) -> Row:
     """Return a row with its label as a number; it may be a word in ``fields``."""
-    first, second, label = (fields[column] for column in _COLUMNS)
+    label = fields["label"]
     if label not in (*LABELS, 0, 1):
         raise ValueError(f"{where}: the label is {label!r}, expected {LABELS[0]!r} or {LABELS[1]!r}")
     for column in _COLUMNS[:2]:
         if not fields[column].strip():
             raise ValueError(f"{where}: {column} is empty, expected a sentence")
-    return {"sentence1": first, "sentence2": second, "label": LABELS.index(label) if label in LABELS else label}
+    number = LABELS.index(label) if label in LABELS else label
+    return {column: fields[column] for column in _COLUMNS[:2]} | {"label": number}
 
 
 # --- its other form -------------------------------------------------------------------------------

@@ -37,7 +37,8 @@ def _from_parallel_files(split: str, folder: Path) -> list[Row] | None:
         return None
     german, english = (_read_sentences(path) for path in files)
     if len(german) != len(english):
-        (longer, _), (shorter, n) = sorted(zip(files, map(len, (german, english)), strict=True), key=lambda p: -p[1])
+        shorter, longer = files if len(german) < len(english) else files[::-1]
+        n = min(len(german), len(english))
         raise ValueError(
             f"{longer}, line {n + 1}: has no partner, since {shorter} ends after line {n}; "
             "expected two parallel files of the same number of lines"
@@ -58,9 +59,8 @@ def _parallel_files(split: str, folder: Path) -> tuple[Path, Path] | None:
             if found[0] and found[1]:
                 return found[0], found[1]
             if found[0] or found[1]:
-                raise FileNotFoundError(
-                    f"{found[0] or found[1]} is there without its partner; {_expected_files(split)}"
-                )
+                alone = f"{found[0] or found[1]} is there without its partner"
+                raise FileNotFoundError(f"{alone}; {_expected_files(split)}")
     return None
 
 
@@ -88,11 +88,13 @@ def _from_table(table: Any, name: str, split: str) -> list[Row]:
     elif {"de", "en"} <= set(columns):
         found = list(table)
     else:
-        raise ValueError(f"{name} has the columns {', '.join(columns)}; expected 'translation', or 'de' and 'en'")
+        expected = "expected 'translation', or 'de' and 'en'"
+        raise ValueError(f"{name} has the columns {', '.join(columns)}; {expected}")
     pairs = [{"de": pair["de"].strip(), "en": pair["en"].strip()} for pair in found]
     whole = [pair for pair in pairs if pair["de"] and pair["en"]]
     if len(whole) < len(pairs):
-        print(f"{name}, {split}: {len(pairs) - len(whole)} of {len(pairs):,} pairs have an empty side: left out")
+        which = f"{len(pairs) - len(whole)} of {len(pairs):,} pairs"
+        print(f"{name}, {split}: {which} have an empty side: left out")
     return whole
 
 
@@ -104,5 +106,8 @@ _TRANSLATION = DataSet(
     from_table=_from_table,
     # The assignment's data set is a loading script, which `datasets` no longer runs; the hub keeps
     # its rows as Parquet too.
-    on_hub={"bbaaaa/iwslt14-de-en-preprocess": {"revision": "refs/convert/parquet"}, "bentrevett/multi30k": {}},
+    on_hub={
+        "bbaaaa/iwslt14-de-en-preprocess": {"revision": "refs/convert/parquet"},
+        "bentrevett/multi30k": {},
+    },
 )

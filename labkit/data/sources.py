@@ -69,7 +69,8 @@ class DataSet:
         where = f"the folder {source}"
         rows = self.from_folder(split, folder) if folder.is_dir() else None
         if rows is None:
-            where, table = load_table(source, split, UNIT, self.expected(split), **self.on_hub.get(source, {}))
+            options = self.on_hub.get(source, {})
+            where, table = load_table(source, split, UNIT, self.expected(split), **options)
             rows = self.from_table(table, source, split)
         if not rows:
             raise ValueError(f"{where}: the {split} split is empty, expected at least one {UNIT}")
@@ -127,7 +128,7 @@ def check_columns(table: Any, name: str, columns: Iterable[str]) -> None:
 def lines(path: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 file, plain or ``.gz``: what ends in a newline byte, without it.
 
-    Raises ValueError, with file and line number, for what is not UTF-8 or not a whole gzip file.
+    Raises ValueError, with file and line number, where it is not UTF-8 or not a whole gzip file.
     """
     opener: Any = gzip.open if path.suffix == ".gz" else open
     number = 0

@@ -25,6 +25,7 @@ __all__ = ["bars", "by_source", "curve", "curves", "lines_at", "mark_guess", "on
 _ERROR_BARS = {"capsize": 3, "elinewidth": 1, "ecolor": INK}
 _BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # a number
 _CHARACTERS_PER_IN = 16  # of what stands under the axes
+_MARKED = 24  # points of a line that all have a marker
 
 
 def panels(*widths: float, height_in: float = 4.0) -> list[Axes]:
@@ -226,9 +227,10 @@ def curve(
     ``"x"``, ``"y"`` or ``"xy"``. ``ticks`` are the positions that the x axis names, with what to
     write there if it is not the number.
 
-    Only what was measured or published has markers. A line of which the series' name says that it
-    was predicted ("formula", "ring, simulated") is dashed; ``source`` says where the lines come
-    from whose names do not: ``"measured"``, ``"predicted"`` or ``"published"``.
+    Only what was measured or published has markers, and a line of many points few. A line of which
+    the series' name says that it was predicted ("formula", "ring, simulated") is dashed; ``source``
+    says where the lines come from whose names do not: ``"measured"``, ``"predicted"`` or
+    ``"published"``.
 
     Raises ValueError for a missing column, an empty table, a value that is missing, an unknown
     source, or an interval that its value lies outside of.
@@ -246,6 +248,7 @@ def curve(
             ends = _ends(rows, y, errors, "curve(table)")
             look: dict[str, Any] = {"color": style.edge, "linestyle": style.line, "capsize": 3}
             look |= {"marker": style.marker, "markersize": 10 if style.marker == "*" else 5}
+            look |= {"markevery": 0.06 if len(rows) > _MARKED else 1}  # of the diagonal
             ax.errorbar(rows[x], rows[y], yerr=ends, label=name, linewidth=1.4, **look)
             if predicted:
                 word = predicted if source_of(predicted) else "predicted"  # such as "fitted", "formula"

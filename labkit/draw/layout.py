@@ -80,7 +80,7 @@ class Part(NamedTuple):
 def lay_out(parts: Sequence[Part], gap: float = GAP, strip: float = 0.0) -> EventsPanel:
     """Return the panel of these tables, a bar per span: by rank, by table, by lane.
 
-    Under the bars of each rank is room for a ``strip``, and then a ``gap``.
+    Under the bars of each rank, space is left for a ``strip``, and then a ``gap``.
     """
     tables = [part.events for part in parts]
     used = set().union(*(events["lane"].unique() for events in tables))

@@ -160,7 +160,7 @@ class EventTables(NamedTuple):
 
     ``facts`` has for each table further columns. Where it is a run these are ``needs``, the row
     whose output an op takes, and ``waited_for``, the row that it waited for: -1 without one, and
-    for what is not an op. ``more`` are other fields of the panel: browser/events.js.
+    for anything but an op. ``more`` are other fields of the panel: browser/events.js.
     """
 
     title: str

@@ -15,6 +15,7 @@ import textwrap
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -109,7 +110,7 @@ def all_guesses(table: pd.DataFrame) -> MeasuredTable:
         exact = ~table["measured"] & table[column].notna()
         shown.loc[exact, column] = table.loc[exact, column].map("{:.3g}".format)
     for column, width in {"answer": ANSWER_WIDTH, "left out": LEFT_OUT_WIDTH}.items():
-        shown[column] = shown[column].where(~table["measured"], [fact(said, width) for said in shown[column]])
+        shown[column] = shown[column].where(~table["measured"], [fact(text, width) for text in shown[column]])
     return MeasuredTable(shown)
 
 
@@ -168,7 +169,7 @@ def terms_left_out(table: pd.DataFrame) -> MeasuredTable:
     known = store.load()
     answered = [known[name] for name in table.question]
     counts = Counter(facts.get("term", "") for facts in answered if facts.get("left_out"))
-    named = {said: counts.pop(term, 0) for term, said in TERMS.items()}
+    named = {name: counts.pop(term, 0) for term, name in TERMS.items()}
     named[OTHER] = counts.total()
     return MeasuredTable({"term": named.keys(), "guesses": map(float, named.values())})
 
@@ -178,12 +179,16 @@ def draw_calibration(table: pd.DataFrame, n: int = 15, ax: Axes | None = None) -
 
     Raises ValueError where there is no number to draw.
     """
-    numbers = table.dropna(subset="factor").nlargest(n, "times off")
+    numbers = table.dropna(subset="factor")
     if numbers.empty:
         raise ValueError("draw_calibration(table): no number has been guessed and answered yet")
+    numbers = numbers.nlargest(n, "times off")
+    names = numbers.notebook.str.partition("_")[0] + " · " + numbers.asked.str.replace("`", "")
+    labels = [textwrap.fill(name, LABEL_WIDTH) for name in names]
+    heights = np.array([label.count("\n") + 1.8 for label in labels])  # in lines of text
+    places = heights.cumsum() - heights / 2
     with house_style():
-        ax = ax or new_axes(10.0, 1.0 + 0.36 * len(numbers))
-        places = range(len(numbers))
+        ax = ax or new_axes(10.0, 1.0 + 0.14 * heights.sum())
         ax.axvspan(0.5, 2, color="#009E73", alpha=0.15, linewidth=0, label="within a factor of two")
         ax.axvline(1, color="#222222", linewidth=1, label="the answer")
         shown = numbers.factor.clip(1 / FAR, FAR)
@@ -198,9 +203,8 @@ def draw_calibration(table: pd.DataFrame, n: int = 15, ax: Axes | None = None) -
                 look: dict[str, Any] = {"ha": "right" if factor > 1 else "left", "va": "center", "fontsize": 8}
                 look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
                 ax.text((FAR if factor > 1 else 1 / FAR) * (0.8 if factor > 1 else 1.25), place, far, **look)
-        names = numbers.notebook.str.partition("_")[0] + " · " + numbers.asked.str.replace("`", "")
-        ax.set_yticks(places, labels=[textwrap.fill(name, LABEL_WIDTH) for name in names], fontsize=9)
-        ax.invert_yaxis()
+        ax.set_yticks(places, labels=labels, fontsize=9)
+        ax.set_ylim(heights.sum(), 0)
         ax.set_xlabel("guess ÷ answer")
         ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.005), ncols=3, borderaxespad=0.0)
     attach(ax, numbers[["notebook", "question", "factor"]])

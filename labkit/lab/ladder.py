@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Training = tuple[nn.Module, torch.optim.Optimizer, torch.Tensor]
+Wrap = Callable[[nn.Module], nn.Module]
 
 MIB = 2**20
 NAME_WIDTH = 40  # of an op in a table, so that it is as wide whatever took longest
@@ -101,9 +102,9 @@ def first_difference(printed: str, other: str) -> int | None:
 
 def beside(printed: Mapping[int, str], rung: int, before: int) -> MeasuredTable:
     """Return the losses of two rungs at the end of each epoch, and say whether all agree."""
-    agree = first_difference(printed[rung], printed[before]) is None
+    same = first_difference(printed[rung], printed[before]) is None
     table = pd.DataFrame({f"rung {k}": losses(printed[k]) for k in (before, rung)})
-    say(f"all {len(table)} losses agree up to rounding: {agree}")
+    say(f"all {len(table)} losses agree up to rounding: {same}")
     return MeasuredTable(table.groupby("epoch").tail(1).map(loss))
 
 
@@ -129,17 +130,17 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 16))
 
 
-def training(wrap: Callable[[nn.Module], nn.Module], n_rows: int = 64) -> Training:
+def training(wrap: Wrap, n_rows: int = 64) -> Training:
     """Return the network as ``wrap`` returns it, an optimizer for it, and rows to train on."""
     model = wrap(network().to(device()))
     return model, torch.optim.AdamW(model.parameters()), torch.ones(n_rows, 64, device=device())
 
 
-def held_mib(step: Callable[..., object], training: Training, **options: Any) -> dict[str, float]:
+def held_mib(step: Callable[..., object], wrap: Wrap, n_rows: int = 64, **options: Any) -> dict[str, float]:
     """Take a step; return the MiB that this rank then holds, and those kept for backward."""
-    model, optimizer, _ = training
+    model, optimizer, rows = training(wrap, n_rows)
     with kept_for_backward(model.parameters()) as kept:
-        step(*training, **options)
+        step(model, optimizer, rows, **options)
     tensors: dict[str, list[Any]] = {
         "parameters": [*model.parameters()],
         "gradients": [parameter.grad for parameter in model.parameters()],
@@ -149,13 +150,14 @@ def held_mib(step: Callable[..., object], training: Training, **options: Any) ->
     return {name: n_bytes / MIB for name, n_bytes in {**held, "kept for backward": kept.n_bytes}.items()}
 
 
-def sent_mib(step: Callable[..., object], training: Training, steps: int = 3) -> float:
+def sent_mib(step: Callable[..., object], wrap: Wrap, steps: int = 3) -> float:
     """Return the MiB that this rank sends in a step, as the kernel counts them."""
+    trained = training(wrap)
     for _ in range(2):
-        step(*training)  # these set up what the others use
+        step(*trained)  # these set up what the others use
     with traffic.observe() as seen:
         for _ in range(steps):
-            step(*training)
+            step(*trained)
     return seen.sent_bytes / steps / MIB
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -67,6 +67,19 @@ class LivingBytes:
         self._saved.add(saved)
         self.note("forward")
         return saved
+
+
+def at_peak(moments: pd.DataFrame) -> pd.Series:
+    """Return the first moment at which most bytes are alive."""
+    number: Any = moments["alive"].idxmax()
+    found: pd.Series = moments.loc[number]
+    return found
+
+
+def peaks_mib(living: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return what lives when most does, in MiB: a column for each run's moments, a row per kind."""
+    peaks = pd.DataFrame({name: at_peak(moments)[KINDS] for name, moments in living.items()})
+    return (peaks.astype(float) / 2**20).round(3)
 
 
 class _Saved:

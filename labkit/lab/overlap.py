@@ -115,11 +115,18 @@ def _take_turns(step: Step, ways: Sequence[SyncMethod], rounds: int) -> None:
             step(model, tokens, optimizer, sync)
 
 
-def traffic_of(model: torch.nn.Module, rows: int, steps: int = 3) -> tuple[float, float]:
-    """Train on ``rows`` sequences a step; return the bytes that this rank sends a step, and a loss.
+class Traffic(NamedTuple):
+    """The bytes that a rank sends in a step, and the last step's loss."""
 
-    The kernel counts the bytes, of steps after two that set up what the others use; the loss is the
-    last step's. Where the kernel does not count, the bytes are NaN.
+    bytes: float
+    loss: float
+
+
+def traffic_of(model: torch.nn.Module, rows: int, steps: int = 3) -> Traffic:
+    """Train on ``rows`` sequences a step, and count.
+
+    The kernel counts the bytes, of steps after two that set up what the others use. Where the
+    kernel does not count, the bytes are NaN.
     """
     torch.manual_seed(dist.get_rank())
     tokens = torch.randint(_VOCABULARY, (rows, BATCH[1])).to(device())
@@ -136,7 +143,7 @@ def traffic_of(model: torch.nn.Module, rows: int, steps: int = 3) -> tuple[float
     train(2)
     with traffic.observe() as seen:
         loss = train(steps)
-    return (seen.sent_bytes / steps if traffic.available() else math.nan), loss
+    return Traffic(seen.sent_bytes / steps if traffic.available() else math.nan, loss)
 
 
 class ComputeTimes(NamedTuple):

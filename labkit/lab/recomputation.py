@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from labkit.lab.kept_memory import kept_for_backward
-from labkit.launch import device
+from labkit.launch import Run, device
+from labkit.stats import Interval
 from labkit.trace import span
 
 
@@ -30,6 +32,33 @@ def time_recomputation(stage: nn.Module, x: torch.Tensor, rounds: int = 12) -> d
         forward: Any = stage if way == "kept" else lambda x: checkpoint(stage, x, use_reentrant=False)
         kept[way] = kept_mb(forward, x, stage.parameters())
     return kept
+
+
+class Recomputation:
+    """What :func:`time_recomputation` measured, in backward passes of a stage that keeps all.
+
+    ``mb`` are the MB that each way keeps for backward.
+    """
+
+    def __init__(self, run: Run):
+        self.mb: dict[str, float] = run.values[0]
+        self._seconds = run.repeats()
+
+    @functools.cached_property
+    def again(self) -> Interval:
+        """A backward pass that recomputes."""
+        return self._seconds.ratio("backward, recomputed", "backward, kept")
+
+    @functools.cached_property
+    def forward(self) -> float:
+        """A forward pass."""
+        return self._seconds.ratio("forward, kept", "backward, kept").median
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """A backward pass that recomputes, by what it does: medians, and what neither explains."""
+        inside = self._seconds.ratio("stage in backward, recomputed", "backward, kept").median
+        return {"backward": 1.0, "forward": inside, "neither": self.again.median - 1 - inside}
 
 
 class _Spanned(nn.Module):

@@ -25,11 +25,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labkit import dp, shard
 from labkit.base.formats import MeasuredTable, fact
 from labkit.cost import Link, UnitCost, ddp_step_of_units, fsdp_step
-from labkit.lab.living_bytes import KINDS as KINDS
+from labkit.lab.living_bytes import at_peak as at_peak
 from labkit.lab.living_bytes import living_bytes, plain_tensors
+from labkit.lab.living_bytes import peaks_mib as peaks_mib
 from labkit.launch import Run, device
 from labkit.simulate import makespan
-from labkit.stats import numbered, turns
+from labkit.stats import Interval, numbered, turns
 from labkit.stats.repeated_times import RepeatedTimes
 from labkit.trace import barrier, span, traffic
 
@@ -283,28 +284,38 @@ def predicted_s(found: Turns, link: Link, world_size: int = 2) -> dict[str, floa
     return {way: makespan(events) for way, events in steps.items()}
 
 
-def ratios(of_sizes: Mapping[Any, Turns | Mapping[str, float]], to: str, ways: Sequence[str]) -> dict[str, Any]:
-    """Return how many times as long as with ``to`` each way takes, by way and then by size.
+class BesideDDP(NamedTuple):
+    """How many times as long as with DDP each way takes, by way and then by the size of a batch.
 
-    Of Turns it is an interval; of seconds by way, such as a prediction, a number.
+    ``measured`` are intervals, ``predicted`` numbers.
     """
 
-    def ratio(found: Turns | Mapping[str, float], way: str) -> Any:
-        return found.step_s.ratio(way, to) if isinstance(found, Turns) else found[way] / found[to]
+    measured: dict[str, dict[int, Interval]]
+    predicted: dict[str, dict[int, float]]
 
-    return {way: {size: ratio(found, way) for size, found in of_sizes.items()} for way in ways}
+    def table(self, unit: str) -> MeasuredTable:
+        """Return both side by side: a column per size, which is in ``unit``.
+
+        A prediction says where it lies: inside, below or above the measured interval.
+        """
+        rows = {}
+        for way, of_sizes in self.measured.items():
+            rows[way] = {n: fact(found.text(), 22) for n, found in of_sizes.items()}
+            rows[f"{way}, predicted"] = {
+                n: fact(_placed(self.predicted[way][n], found), 22) for n, found in of_sizes.items()
+            }
+        return MeasuredTable(rows).T.rename(columns=lambda n: f"{n} {unit}")
 
 
-def side_by_side(measured: Mapping[str, Any], predicted: Mapping[str, Any], unit: str) -> MeasuredTable:
-    """Return what :func:`ratios` gave of a run and of its prediction: a column per size.
+def _placed(number: float, measured: Interval) -> str:
+    return f"{number:.3g}, {measured.side_of(number).split()[0]}"
 
-    A prediction says where it lies: inside, below or above the measured interval.
-    """
-    rows = {}
-    for way, of_sizes in measured.items():
-        rows[way] = {n: fact(found.text(), 22) for n, found in of_sizes.items()}
-        rows[f"{way}, predicted"] = {
-            n: fact(f"{predicted[way][n]:.3g}, {found.side_of(predicted[way][n]).split()[0]}", 22)
-            for n, found in of_sizes.items()
-        }
-    return MeasuredTable(rows).T.rename(columns=lambda n: f"{n} {unit}")
+
+def beside_ddp(found: Mapping[int, Turns], link: Link) -> BesideDDP:
+    """Compare the ways "FSDP" and "prefetching" with "DDP", for each size of a batch."""
+    ways = "FSDP", "prefetching"
+    should = {n: predicted_s(steps, link) for n, steps in found.items()}
+    return BesideDDP(
+        {way: {n: steps.step_s.ratio(way, "DDP") for n, steps in found.items()} for way in ways},
+        {way: {n: seconds[way] / seconds["DDP"] for n, seconds in should.items()} for way in ways},
+    )

@@ -90,12 +90,26 @@ class WaysInTurns:
         passes = {name: pd.Series([makespan(step[step["name"] == name]) for step in steps]).median() for name in PASSES}
         return 1000 * pd.Series(passes | {"others": self.step_s[way].median() - sum(passes.values())})
 
-    def op_s(self, way: str) -> dict[str, list[float]]:
-        """Return the median seconds of the ops of a way, by their name, for each stage."""
+    def predicted_gains(self, shrinks_to: float) -> dict[str, float]:
+        """Return how many times as fast as model parallel two pipelines should be.
+
+        Of a model-parallel step the passes that overlap shrink to this fraction: both, but with
+        threads on CPUs forward passes alone.
+        """
+        alone_ms = self._parts_ms("model parallel")
+        both, forward = alone_ms[[*PASSES]].sum(), alone_ms["forward"]
+        overlapping = {"threads": both if self.backend == "nccl" else forward, "processes": both}
+        return {way: alone_ms.sum() / (alone_ms.sum() - (1 - shrinks_to) * ms) for way, ms in overlapping.items()}
+
+    def op_s(self, way: str, of_batch: float = 1.0) -> dict[str, list[float]]:
+        """Return the median seconds of a way's ops, by their name, for each stage.
+
+        ``of_batch`` scales them to that fraction of a batch.
+        """
         ops = pd.concat(self._steps(way))
         seconds = (ops["end_s"] - ops["start_s"]).groupby([ops["name"], ops["stage"]]).median().unstack("stage")
         by_name = {name: seconds.loc[name].to_numpy() for name in PASSES}
-        return {name: [float(each) for each in found] for name, found in by_name.items()}
+        return {name: [of_batch * float(each) for each in found] for name, found in by_name.items()}
 
     @property
     def typical(self) -> pd.DataFrame:

@@ -164,9 +164,9 @@ def _note_what_is_recorded(transformer: Any, args: tuple[Any, ...], kwargs: dict
     transformers records in the caller's thread alone, and does not tell a block.
     """
     if isinstance(transformer.h, PipedBlocks):
-        asked = {name: kwargs.get(name) for name in ("output_hidden_states", "output_attentions")}
+        options = {name: kwargs.get(name) for name in ("output_hidden_states", "output_attentions")}
         transformer.h.recorded = any(
-            getattr(transformer.config, name) if value is None else value for name, value in asked.items()
+            getattr(transformer.config, name) if value is None else value for name, value in options.items()
         )
 
 

@@ -51,7 +51,7 @@ def on_cpu(state: Any) -> Any:
 
 
 def check_optimizer_class(optimizer_class: Any) -> None:
-    """Raise TypeError for what is not a class of optimizers, ValueError for LBFGS."""
+    """Raise TypeError for anything but a class of optimizers, ValueError for LBFGS."""
     if not isinstance(optimizer_class, type) or not issubclass(optimizer_class, torch.optim.Optimizer):
         raise TypeError(f"optimizer_class is {optimizer_class!r}, expected a class such as torch.optim.AdamW")
     if issubclass(optimizer_class, torch.optim.LBFGS):

@@ -52,7 +52,7 @@ class _GraphEntry(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, inputs: list[torch.Tensor]) -> torch.Tensor:
         ctx.set_materialize_grads(False)  # no gradient stays none
-        return inputs[0].detach()  # changes in place count for both: whoever saved the input hears of them
+        return inputs[0].detach()  # changes in place count for both: also for code that saved the input
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:

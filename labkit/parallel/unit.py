@@ -1,19 +1,16 @@
-"""Given code under ShardedModel: units of layers, whose numbers are shared out over the ranks, and
-hooks that say when a unit is needed and when its gradients are ready."""
+"""Given code under ShardedModel: units of layers, whose numbers are shared out over the ranks."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.autograd.graph import register_multi_grad_hook
-from torch.utils import _pytree as pytree
 
+from labkit.base.texts import listed
 from labkit.parallel.shard import mark_pieces
 from labkit.trace import span
 
@@ -42,7 +39,7 @@ class Unit:
     def __init__(self, number: int, layers: dict[str, nn.Module], compute_dtype: torch.dtype | None):
         self.number, self.layers = number, layers
         named = [each for name, layer in layers.items() for each in layer.named_parameters(name)]
-        names = {parameter: name for name, parameter in reversed(named)}  # one that is tied once, by its first name
+        names = {parameter: name for name, parameter in reversed(named)}  # a tied one by its first name
         self.parameters, self.names = [*reversed(names)], [*reversed(names.values())]
         _check_one_kind(self.names, self.parameters)
         n_ranks, rank = dist.get_world_size(), dist.get_rank()
@@ -56,7 +53,7 @@ class Unit:
         self._first = rank * length  # of the numbers in the row, the first in this rank's shard
         self._pieces = self._in_pieces(self.shard)
         mark_pieces(self.parameters)
-        self._kept: list[torch.Tensor | None] = [None] * len(self.parameters)  # gradients of pieces, while is_full
+        self._kept: list[Any] = [None] * len(self.parameters)  # gradients of pieces, while is_full
         self.is_full = True
         self.arriving: Any = None
         self.use_shard()
@@ -134,7 +131,8 @@ class Unit:
         return [shard[begin:end] for begin, end in itertools.pairwise(cuts)]
 
     def __repr__(self) -> str:
-        return f"Unit({self.number}: {', '.join(self.layers)}, {self.full.nbytes / 2**20:.3g} MiB {self.full.dtype})"
+        size = f"{self.full.nbytes / 2**20:.3g} MiB {self.full.dtype}"
+        return f"Unit({self.number}: {', '.join(self.layers)}, {size})"
 
 
 def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
@@ -147,13 +145,14 @@ def _check_one_kind(names: Sequence[str], parameters: Sequence[torch.Tensor]) ->
     facts: dict[str, Callable[[torch.Tensor], str]] = {
         "convert the model": lambda parameter: str(parameter.dtype),
         "move the model": lambda parameter: f"on {parameter.device}",
-        "freeze all of a layer, or nothing,": lambda parameter: "trained" if parameter.requires_grad else "frozen",
+        "freeze all of a layer, or nothing,": lambda p: "trained" if p.requires_grad else "frozen",
     }
     for then, fact in facts.items():
         of = {fact(parameter): name for name, parameter in zip(names, parameters, strict=True)}
         if len(of) > 1:
             (one, name), (other, there) = [*of.items()][:2]
-            raise ValueError(f"{name} is {one} and {there} is {other}, but they are gathered together: {then} first")
+            differ = f"{name} is {one} and {there} is {other}"
+            raise ValueError(f"{differ}, but they are gathered together: {then} first")
 
 
 class OnItsWay(NamedTuple):
@@ -201,7 +200,10 @@ def all_reduce_span(gradients: Sequence[torch.Tensor]) -> Any:
 # --- which layers are units -----------------------------------------------------------------------
 
 
-def make_units(module: nn.Module, kinds: tuple[type[nn.Module], ...], compute_dtype: torch.dtype | None) -> list[Unit]:
+Kinds = tuple[type[nn.Module], ...]
+
+
+def make_units(module: nn.Module, kinds: Kinds, compute_dtype: torch.dtype | None) -> list[Unit]:
     """Return a unit for each outermost layer of these ``kinds``, in the model's order.
 
     Layers that share a parameter are one unit. Raises ValueError if there is none, and where a
@@ -213,9 +215,10 @@ def make_units(module: nn.Module, kinds: tuple[type[nn.Module], ...], compute_dt
         if isinstance(layer, kinds) and outermost and any(True for _ in layer.parameters()):
             layers[name] = layer
     if not layers:
+        names = listed((kind.__name__ for kind in kinds), "or")
         raise ValueError(
-            f"the model has no layer with parameters of {' or '.join(kind.__name__ for kind in kinds)}, so there is nothing "
-            "to shard: name the kinds of its layers, such as shard=(GPT2Block,)"
+            f"the model has no layer with parameters of {names}, so there is nothing to shard: "
+            "name the kinds of its layers, such as shard=(GPT2Block,)"
         )
     _check_outside(module, layers)
     groups: list[dict[str, nn.Module]] = []
@@ -236,27 +239,28 @@ def _check_outside(module: nn.Module, layers: dict[str, nn.Module]) -> None:
         for own, parameter in layer.named_parameters(recurse=False):
             if parameter in inside:
                 raise ValueError(
-                    f"{name}.{own} is a parameter of {inside[parameter]} too, which is to be sharded: name both kinds of "
-                    "layers in shard, or neither"
+                    f"{name}.{own} is a parameter of {inside[parameter]} too, which is to be sharded: "
+                    "name both kinds of layers in shard, or neither"
                 )
         if isinstance(layer, nn.MultiheadAttention) and within & {*layer.modules()}:
             raise ValueError(
-                f"{name} is an nn.MultiheadAttention, which uses its layers' weights without calling the layers: name it "
-                "in shard, so that it is a unit as a whole"
+                f"{name} is an nn.MultiheadAttention, which uses its layers' weights without calling "
+                "the layers: name it in shard, so that it is a unit as a whole"
             )
     for name, layer in layers.items():
         if isinstance(layer, nn.Embedding) and layer.sparse:
             raise ValueError(
-                f"the gradients of {name} are sparse, expected dense ones, which have their place in a row: build the "
-                "embedding with sparse=False"
+                f"the gradients of {name} are sparse, expected dense ones, which have their place "
+                "in a row: build the embedding with sparse=False"
             )
 
 
-def check_kinds(shard: Any) -> tuple[type[nn.Module], ...]:
+def check_kinds(shard: Any) -> Kinds:
     """Return ``shard`` as a tuple of classes of modules. Raises TypeError for anything else."""
     kinds = shard if isinstance(shard, tuple) else (shard,)
     if not kinds or not all(isinstance(kind, type) and issubclass(kind, nn.Module) for kind in kinds):
-        raise TypeError(f"shard is {shard!r}, expected a class of modules, or a tuple of classes, such as (nn.Linear,)")
+        expected = "expected a class of modules, or a tuple of classes, such as (nn.Linear,)"
+        raise TypeError(f"shard is {shard!r}, {expected}")
     return kinds
 
 
@@ -268,138 +272,6 @@ def check_same_units(units: Sequence[Unit]) -> None:
         if layout != layouts[0]:
             here, there = ([form for form, _ in each] for each in (layouts[0], layout))
             raise ValueError(
-                f"rank {rank} has different units from rank 0: {there} where rank 0 has {here}. Give every rank the same "
-                "shard and compute_dtype"
+                f"rank {rank} has different units from rank 0: {there} where rank 0 has {here}. "
+                "Give every rank the same shard and compute_dtype"
             )
-
-
-# --- when a unit is needed, and when its gradients are ready --------------------------------------
-
-
-class GatherOrder:
-    """Tells which unit is next: the one that was, while all goes as it did in the last pass."""
-
-    def __init__(self) -> None:
-        self._last: list[Unit] = []
-        self._now: list[Unit] = []
-
-    def begin(self) -> None:
-        """Begin a pass, forward and backward; one that needed nothing is no pass."""
-        self._last, self._now = self._now or self._last, []
-
-    def after(self, unit: Unit) -> Unit | None:
-        """Note that ``unit`` is needed now. Return the next one, None where it is not known."""
-        self._now.append(unit)
-        as_before = self._last[: len(self._now)] == self._now
-        return self._last[len(self._now)] if as_before and len(self._now) < len(self._last) else None
-
-
-class Hooks(NamedTuple):
-    """What is called for a unit.
-
-    ``gather`` starts to gather it and returns the work; ``following`` says which unit to gather
-    while this one computes, if any; ``let_go`` is called after the forward pass, ``ran`` at any
-    gradient, ``send`` once its gradients are ready, ``end`` where backward ended without some.
-    """
-
-    gather: Callable[[Unit], Any]
-    following: Callable[[Unit], Unit | None]
-    let_go: Callable[[Unit], object]
-    ran: Callable[[], object]
-    send: Callable[[Unit], object]
-    end: Callable[[Unit], object]
-
-
-def listen(units: Sequence[Unit], replicated: Sequence[nn.Parameter], hooks: Hooks) -> None:
-    """Have the layers and autograd call ``hooks``."""
-    for unit in units:
-        for layer in unit.layers.values():
-            layer.register_forward_pre_hook(partial(_before_forward, unit, hooks), with_kwargs=True)
-            layer.register_forward_hook(partial(_after_forward, unit, hooks), always_call=True)
-        for position in unit.missing:
-            hook = partial(_is_ready, unit, position, hooks)
-            unit.parameters[position].register_post_accumulate_grad_hook(hook)
-    for parameter in replicated:
-        parameter.register_post_accumulate_grad_hook(lambda _: hooks.ran())
-
-
-def _before_forward(unit: Unit, hooks: Hooks, layer: nn.Module, *inputs: Any) -> Any:
-    """Gather before ``layer(*args, **options)``; ``inputs`` are the two, args and options."""
-    _need(unit, hooks)
-    tracked = [x for x in _tensors(inputs) if x.requires_grad and torch.is_grad_enabled()]
-    if (
-        tracked and not unit.parameters[0].requires_grad
-    ):  # then no gradient of its own says that its backward pass is over
-        register_multi_grad_hook(tracked, partial(_let_go, unit, hooks))
-    if unit.full.dtype == unit.shard.dtype:
-        return inputs
-    return pytree.tree_map(lambda x: x.to(unit.full.dtype) if _is_float(x) else x, inputs)
-
-
-def _after_forward(unit: Unit, hooks: Hooks, layer: nn.Module, inputs: Any, outputs: Any) -> None:
-    if unit.is_full and not unit.in_backward:
-        hooks.let_go(unit)
-    found = _tensors(outputs)
-    if outputs is not None and not found and torch.is_grad_enabled():
-        raise TypeError(
-            f"{type(layer).__name__} returned a {type(outputs).__name__}, in which no tensor was found, so its weights would "
-            "not be there in the backward pass: have it return tensors, in tuples, lists or dicts, or shard another layer"
-        )
-    for y in found:
-        if y.requires_grad:
-            y.register_hook(lambda _: _backward_begins(unit, hooks))  # called before the layer's backward pass
-
-
-def _backward_begins(unit: Unit, hooks: Hooks) -> None:
-    _need(unit, hooks)
-    if not unit.in_backward:
-        unit.in_backward = True
-        torch.autograd.Variable._execution_engine.queue_callback(partial(_backward_ends, unit, hooks))
-
-
-def _backward_ends(unit: Unit, hooks: Hooks) -> None:
-    if unit.in_backward:
-        hooks.end(unit)
-
-
-def _need(unit: Unit, hooks: Hooks) -> None:
-    """Have all of a unit's parameters there, and those of the next one on their way."""
-    if unit.is_full and not unit.arriving:
-        return
-    _start_gather(unit, hooks)
-    unit.finish_gather()
-    unit.use_full()
-    if following := hooks.following(unit):
-        _start_gather(following, hooks)
-
-
-def _start_gather(unit: Unit, hooks: Hooks) -> None:
-    if not unit.is_full and not unit.arriving:
-        timing = unit.all_gather_span().begin()
-        unit.arriving = hooks.gather(unit)
-        if not hasattr(unit.arriving, "get_future"):
-            raise TypeError(
-                f"_gather returned {unit.arriving!r}, expected the work that is to be waited for: what all_gather_into_tensor "
-                "returns with async_op=True"
-            )
-        unit.arriving.get_future().then(lambda _: timing.end())
-
-
-def _let_go(unit: Unit, hooks: Hooks, _: Sequence[torch.Tensor | None]) -> None:
-    unit.in_backward = False
-    hooks.let_go(unit)
-
-
-def _is_ready(unit: Unit, position: int, hooks: Hooks, _: torch.Tensor) -> None:
-    hooks.ran()
-    unit.missing.discard(position)
-    if not unit.missing:
-        hooks.send(unit)
-
-
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def _is_float(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and x.is_floating_point()

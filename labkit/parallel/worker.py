@@ -25,7 +25,7 @@ import torch
 
 from labkit.trace import span
 
-START_POLL_S = 0.1  # between looks whether a thread still lives that has not begun
+START_POLL_S = 0.1  # between checks whether a thread still lives that has not begun
 JOIN_TIMEOUT_S = 2.0  # for the end of a worker that is still busy; it ends after its task in any case
 
 # --- tasks: a call, and how it went ---------------------------------------------------------------

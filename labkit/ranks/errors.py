@@ -50,10 +50,11 @@ class RankError(RuntimeError):
 class LaunchTimeout(RuntimeError):
     """The ranks did not finish in time, or wait for what cannot come.
 
-    ``.stacks`` is ``{rank: text}``: where each one was when the time was up. ``began`` says whether
-    any of them had begun by then; ``advice`` is one more line for the reader. Of a ``hang`` the
-    message says who waits for what, and why; ``.hang`` is None where only the time was up.
-    ``ended`` says whether the ranks were; otherwise only what they ran was.
+    ``.stacks`` is ``{rank: text}``: where each one was when the time was up. They are shown, except
+    where a cell hangs: there a line for each rank is enough. ``began`` says whether any of them had
+    begun by then; ``advice`` is one more line for the reader. Of a ``hang`` the message says who
+    waits for what, and why; ``.hang`` is None where only the time was up. ``ended`` says whether
+    the ranks were; otherwise only what they ran was.
     """
 
     def __init__(
@@ -78,6 +79,8 @@ class LaunchTimeout(RuntimeError):
             self.add_note("\n".join(["", *(f"rank {rank} {line}" for rank, line in hang.lines.items())]))
         if advice and began:
             self.add_note(advice)
+        if hang and not ended:  # of a cell, which is short: its line says enough
+            return
         for stack in dict.fromkeys(stacks.values()):
             ranks = ", ".join(str(rank) for rank, other in stacks.items() if other == stack)
             self.add_note(f"\nrank{'s' * (',' in ranks)} {textwrap.shorten(ranks, 60, placeholder=' …')}:\n{stack}")
@@ -175,7 +178,10 @@ def readable_stacks(dump: str) -> str:
     It has source lines, and the most recent call comes last.
     """
     threads = _ESCAPED.sub(_character, dump).split("Extension modules:")[0].split("\n\n")
-    return "\n\n".join(text for text in map(_readable_stack, threads) if text)
+    stacks = [text for text in map(_readable_stack, threads) if text]
+    if len(stacks) == 1 and stacks[0].startswith("Current thread"):
+        return stacks[0].partition("\n")[2]
+    return "\n\n".join(stacks)
 
 
 def _character(escaped: re.Match[str]) -> str:

@@ -29,6 +29,9 @@ class Run:
     As the last line of a cell it shows a header line and the timings. The header says what was
     emulated, and so does ``.attrs["emulated"]`` of both tables, so that it is said wherever they
     are shown or drawn. pd.concat loses it if the tables differ in it.
+
+    A Run keeps the function and its arguments, for :meth:`to_script`: a large tensor that was given
+    to ``launch`` is freed only with the Run.
     """
 
     values: list[Any]

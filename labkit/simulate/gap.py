@@ -32,7 +32,7 @@ def explain_gap(ideal: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
                      a core (or a clock)
     ===============  ===============================================================================
 
-    The median is taken on both sides, so noise that leaves it alone is no imbalance.
+    The median is taken on both sides, so noise that leaves it alone is not an imbalance.
 
     **The order matters.** A second that is lost twice, because a slow stage hides a slow hop, is
     counted once, with the cause that comes first; and what makes a stage faster, or fills time that

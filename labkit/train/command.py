@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import functools
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -35,29 +36,24 @@ DAY_S = 86400.0  # for ranks that the command starts itself: as long as training
 class Task(NamedTuple):
     """A task of the command.
 
+    - ``in_terminal``: ``train`` where each rank has a terminal of its own.
     - ``folder``: where its results go if no flag says so, followed by date and time.
-    - ``in_terminal``: more arguments for ``train``, where each rank has a terminal of its own.
     """
 
+    description: str
     config: type
     load: Callable[[Any], Any]
     train: Callable[..., metrics.TrainingResult]
-    description: str
+    in_terminal: Callable[..., metrics.TrainingResult]
     folder: str = ""
-    in_terminal: Mapping[str, Any] = MappingProxyType({})
 
 
+TRANSLATE = "Train GPT-2 to translate German into English."
+GLUE = "Train BERT to tell what follows from a text."
+GLUE_IN_TERMINAL = functools.partial(glue, every_rank_prints=True)
 TASKS = {
-    "translate": Task(
-        TranslateConfig, load, translate, "Train GPT-2 to translate German into English.", folder="runs/translate"
-    ),
-    "glue": Task(
-        GlueFlags,
-        load_glue,
-        glue,
-        "Train BERT to tell what follows from a text.",
-        in_terminal={"every_rank_prints": True},
-    ),
+    "translate": Task(TRANSLATE, TranslateConfig, load, translate, translate, "runs/translate"),
+    "glue": Task(GLUE, GlueFlags, load_glue, glue, GLUE_IN_TERMINAL),
 }
 
 
@@ -71,9 +67,9 @@ class StartFlags:
     local_rank: int | None = option(
         None, "which rank this process is, started by hand; without it all start here", "--rank"
     )
-    master_ip: str = option("127.0.0.1", "an address of rank 0's machine, for all ranks alike", "--master-addr")
+    master_ip: str = option("127.0.0.1", "an address of rank 0's machine, for all ranks", "--master-addr")
     master_port: int = option(11868, "where rank 0 listens")
-    timeout_s: float = option(300.0, "seconds that ranks wait for each other, to meet and in each collective")
+    timeout_s: float = option(300.0, "seconds that ranks wait for each other, to meet and to agree")
     backend: str = option("auto", "auto: NCCL where each rank has a GPU, else gloo", choices=BACKENDS)
 
     def __post_init__(self) -> None:
@@ -94,7 +90,8 @@ class StartFlags:
             raise ValueError("torchrun tells each process its rank: leave out the flag for it, or torchrun")
         started = int(os.environ["WORLD_SIZE"])
         if self.world_size not in (None, started):
-            raise ValueError(f"--world-size is {self.world_size}, but torchrun started {started} ranks; leave it out")
+            there = f"torchrun started {started} ranks; leave it out"
+            raise ValueError(f"--world-size is {self.world_size}, but {there}")
         return started
 
     def by_hand(self, world_size: int) -> ByHand | None:
@@ -102,7 +99,8 @@ class StartFlags:
         if self.local_rank is None or dist.is_initialized():
             return None
         if self.local_rank >= world_size:
-            raise ValueError(f"the rank is {self.local_rank}, expected 0 to {world_size - 1}: one for each process")
+            expected = f"expected 0 to {world_size - 1}: one for each process"
+            raise ValueError(f"the rank is {self.local_rank}, {expected}")
         resolve(self.master_ip)
         return ByHand(self.local_rank, world_size, self.master_ip, self.master_port)
 
@@ -131,16 +129,14 @@ def _parser_of(argv: Sequence[str], prog: str = PROG) -> tuple[Any, str, list[st
     """Return the parser of the task that the first word names, the name, and the flags."""
     from transformers import HfArgumentParser
 
-    tasks = argparse.ArgumentParser(prog=prog, description="Train on real ranks: own processes, or under torchrun.")
-    tasks.add_argument("task", choices=TASKS, help="TASK --help lists its flags; hyphens and underscores both work")
+    about = "Train on real ranks: own processes, or under torchrun."
+    flags = "TASK --help lists its flags; hyphens and underscores both work"
+    tasks = argparse.ArgumentParser(prog=prog, description=about)
+    tasks.add_argument("task", choices=TASKS, help=flags)
     name = tasks.parse_args(argv[:1]).task
     usage = f"{prog} {name} [FLAG ...]    --help lists them"
-    parser = HfArgumentParser(
-        [TASKS[name].config, StartFlags],
-        prog=f"{prog} {name}",
-        usage=usage,
-        description=TASKS[name].description,
-    )
+    configs, about = [TASKS[name].config, StartFlags], TASKS[name].description
+    parser = HfArgumentParser(configs, prog=f"{prog} {name}", usage=usage, description=about)
     return parser, name, list(argv[1:])
 
 
@@ -187,7 +183,9 @@ class Plan(NamedTuple):
         """This process's rank; 0 also where it starts all of them."""
         if self.by_hand:
             return self.by_hand.rank
-        return int(os.environ["RANK"]) if self.is_rank and not dist.is_initialized() else trainer.world().rank
+        if under_torchrun() and not dist.is_initialized():
+            return int(os.environ["RANK"])
+        return trainer.world().rank
 
 
 def _plan(task: Task, parser: Any, flags: list[str]) -> Plan:
@@ -210,7 +208,7 @@ def _run(task: Task, parser: Any, flags: list[str]) -> None:
     plan = _plan(task, parser, flags)
     config, start = plan.config, plan.start
     try:
-        data = task.load(config) if plan.rank == 0 else None  # before ranks meet: bad data stop it at once
+        data = task.load(config) if plan.rank == 0 else None  # before ranks meet: bad data end it now
     except BAD_INPUT as error:
         parser.error(str(error))
     for each in config.tasks(plan.world_size):
@@ -219,8 +217,9 @@ def _run(task: Task, parser: Any, flags: list[str]) -> None:
     if plan.is_rank:
         _be_a_rank(task, plan, data)
         return
+    how: dict[str, Any] = {"world_size": plan.world_size, "backend": start.backend, "timeout_s": DAY_S}
     try:
-        run = launch(task.train, config, data, world_size=plan.world_size, backend=start.backend, timeout_s=DAY_S)
+        run = launch(task.train, config, data, **how)
     except BAD_INPUT as error:  # a plan that cannot be: no rank has started
         parser.error(str(error))
     _finish(task, plan, run.values, run.events)
@@ -230,12 +229,13 @@ def _be_a_rank(task: Task, plan: Plan, data: Any) -> None:
     """Train as one rank on the data that rank 0 has read; rank 0 reports what all ranks found."""
     config, start, by_hand = plan.config, plan.start, plan.by_hand
     if by_hand:
-        print(f"rank {by_hand.rank} of {by_hand.world_size}, {process()}: waiting until all are there", flush=True)
-    options = task.in_terminal if by_hand else {}
-    group = contextlib.nullcontext() if dist.is_initialized() else joined(by_hand, start.backend, start.timeout_s)
-    with group:
+        who = f"rank {by_hand.rank} of {by_hand.world_size}, {process()}"
+        print(f"{who}: waiting until all are there", flush=True)
+    train = task.in_terminal if by_hand else task.train
+    joining = joined(by_hand, start.backend, start.timeout_s)
+    with contextlib.nullcontext() if dist.is_initialized() else joining:
         data = read_on_rank_0(lambda: data)
-        everything = recorded_on_all(lambda: task.train(config, data, **options))
+        everything = recorded_on_all(lambda: train(config, data))
     if everything:
         _finish(task, plan, *everything)
 
@@ -247,5 +247,5 @@ def _finish(task: Task, plan: Plan, results: Sequence[metrics.TrainingResult], e
     if not folder and task.folder:
         folder = f"{task.folder}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     if folder:
-        metrics.save(results, events, folder, plan.command)
+        metrics.save(results, events, Path(folder), plan.command)
         print(f"\nresults in {folder}: {', '.join(sorted(os.listdir(folder)))}")

@@ -41,7 +41,10 @@ def train_tokenizer(rows: Sequence[Row], vocab_size: int) -> PreTrainedTokenizer
     """
     from transformers import BertTokenizer
 
-    empty = BertTokenizer(vocab={mark: i for i, mark in enumerate(MARKS)}, do_lower_case=False).backend_tokenizer
+    def tokenizer(tokens: Sequence[str]) -> BertTokenizer:
+        return BertTokenizer(vocab={token: i for i, token in enumerate(tokens)}, do_lower_case=False)
+
+    empty = tokenizer(MARKS).backend_tokenizer
     words: Counter[str] = Counter()
     for row in rows:
         for side in ("sentence1", "sentence2"):
@@ -50,10 +53,12 @@ def train_tokenizer(rows: Sequence[Row], vocab_size: int) -> PreTrainedTokenizer
     characters = sorted(set("".join(words)))
     vocabulary = [*MARKS, *characters, *(f"##{character}" for character in characters)]
     if vocab_size < len(vocabulary):
-        raise ValueError(f"vocab_size is {vocab_size}, expected at least {len(vocabulary)}: marks, and every character")
-    by_frequency = sorted((word for word in words if len(word) > 1), key=lambda word: (-words[word], word))
-    vocabulary += by_frequency[: vocab_size - len(vocabulary)]
-    return BertTokenizer(vocab={token: i for i, token in enumerate(vocabulary)}, do_lower_case=False)
+        least = f"{len(vocabulary)}: marks, and every character"
+        raise ValueError(f"vocab_size is {vocab_size}, expected at least {least}")
+    by_frequency = sorted(words, key=lambda word: (-words[word], word))
+    whole = [word for word in by_frequency if len(word) > 1]
+    vocabulary += whole[: vocab_size - len(vocabulary)]
+    return tokenizer(vocabulary)
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,8 @@ def encode(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length: 
     ``max_length`` has no room for three marks and a token of each sentence.
     """
     if max_length < 5:
-        raise ValueError(f"max_length is {max_length}, expected at least 5: three marks, and a token of each sentence")
+        least = "5: three marks, and a token of each sentence"
+        raise ValueError(f"max_length is {max_length}, expected at least {least}")
     if not rows:
         return []
     first, second = ([row[side] for row in rows] for side in ("sentence1", "sentence2"))

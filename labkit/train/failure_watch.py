@@ -73,7 +73,8 @@ class FailureWatch:
         before = self._signs_of_life()
         time.sleep(SILENT_S)
         after = self._signs_of_life()
-        self._gone = [rank for rank, sign in enumerate(after) if sign == before[rank]] if before and after else [0]
+        silent = [rank for rank, signs in enumerate(zip(before, after, strict=False)) if len({*signs}) == 1]
+        self._gone = silent if before and after else [0]
         return self._gone
 
     def _signs_of_life(self) -> list[int]:

@@ -94,9 +94,10 @@ class GlueConfig:
         """Raise ValueError if ``world_size`` ranks cannot train together so."""
         check_shares(self.batch_size, world_size)
         if world_size > 1 and self.sync == "none":
+            ways = ", ".join(name for name in SYNC_METHODS if name != "none")
             raise ValueError(
-                f"sync is 'none' and world_size {world_size}: ranks that never agree train {world_size} models; expected "
-                f"one process, or one of {', '.join(name for name in SYNC_METHODS if name != 'none')}"
+                f"sync is 'none' and world_size {world_size}: ranks that never agree train "
+                f"{world_size} models; expected one process, or one of {ways}"
             )
 
 
@@ -106,7 +107,7 @@ class GlueFlags(GlueConfig):
 
     model: str = option(
         "auto",
-        "a folder with a pretrained BERT, or a name on the hub; auto: bert-base-cased where it can be had, else a small one",
+        "a folder with a pretrained BERT, or a name on the hub; auto: bert-base-cased, or a small one",
         "--model-name-or-path",
     )
     do_train: bool = option(False, "train; with neither this nor --do-eval: both")
@@ -121,9 +122,8 @@ class GlueFlags(GlueConfig):
             for name in ("do_train", "do_eval"):
                 object.__setattr__(self, name, True)
         if (folder := self.output_dir) and not self.overwrite_output_dir and any(Path(folder).glob("*")):
-            raise ValueError(
-                f"--output-dir {folder} has something in it; name another folder, or say --overwrite-output-dir"
-            )
+            other = "name another folder, or say --overwrite-output-dir"
+            raise ValueError(f"--output-dir {folder} has something in it; {other}")
 
 
 def load_glue(config: GlueConfig) -> EntailmentCorpus:
@@ -147,17 +147,17 @@ def glue(config: GlueConfig, corpus: EntailmentCorpus | None = None, every_rank_
     config.check_world(world_size)
     corpus = corpus or read_on_rank_0(lambda: load_glue(config))
     run = GlueRun(config, corpus, prints=not config.quiet and (every_rank_prints or rank == 0))
-    first_fingerprint = fingerprint(run.trainer.module)
+    before = fingerprint(run.trainer.module)
     if world_size > 1:
-        check_same_start(first_fingerprint, config)
+        check_same_start(before, config)
         if run.prints:
-            print(f"all {world_size} ranks start with the same parameters: {first_fingerprint}", flush=True)
+            print(f"all {world_size} ranks start with the same parameters: {before}", flush=True)
     torch.manual_seed(config.seed + rank)  # for dropout
     for epoch in range(1, int(config.epochs) + 1) if config.do_train else ():
         run.train_epoch(epoch)
         if config.do_eval:
             run.evaluate(f"after epoch {epoch}")
-        if run.is_over:
+        if run.stopped:
             break
     if config.do_eval and not config.do_train:
         run.evaluate("of the model as it is")
@@ -168,7 +168,7 @@ def glue(config: GlueConfig, corpus: EntailmentCorpus | None = None, every_rank_
         model=corpus.model or f"BERT {config.size}, new weights",
         layout=f"the ranks agree by {config.sync}" if world_size > 1 else "one process",
         accuracy=run.accuracy,
-        fingerprints=(first_fingerprint, fingerprint(run.trainer.module)),
+        fingerprints=(before, fingerprint(run.trainer.module)),
     )
 
 
@@ -190,19 +190,20 @@ class GlueRun:
         self.accuracy: list[float] = []
 
     @property
-    def is_over(self) -> bool:
-        return self.config.iterations is not None and len(self.trainer.record) >= self.config.iterations
+    def stopped(self) -> bool:
+        limit = self.config.iterations
+        return limit is not None and len(self.trainer.record) >= limit
 
     def train_epoch(self, epoch: int) -> None:
         """Train on the whole batches of an epoch, each rank on its rows of each batch."""
         rows = self.corpus.train
-        order = epoch_order(len(rows), self.config.seed, epoch)
-        cut = (order[i : i + self.config.batch_size] for i in range(0, len(order), self.config.batch_size))
+        order, size = epoch_order(len(rows), self.config.seed, epoch), self.config.batch_size
+        cut = (order[i : i + size] for i in range(0, len(order), size))
         batches = ((self.own_rows(rows, whole), len(whole)) for whole in cut)
         for step in self.trainer.train_epoch(batches, epoch):
             if self.prints:
                 print(f"iter {step.step} loss {step.loss:.4f}", flush=True)
-            if self.is_over:
+            if self.stopped:
                 return
 
     @torch.no_grad()
@@ -218,7 +219,8 @@ class GlueRun:
         self.accuracy.append(sum_over_ranks(correct)[0] / len(rows))
         if self.prints:
             source = source_in_words(self.corpus.source)
-            print(f"accuracy {self.accuracy[-1]:.4f} {when}, on {len(rows):,} rows of {source}", flush=True)
+            where = f"{when}, on {len(rows):,} rows of {source}"
+            print(f"accuracy {self.accuracy[-1]:.4f} {where}", flush=True)
 
     def own_rows(self, examples: Sequence[SentencePair], whole: Sequence[int]) -> Batch:
         """Return this rank's rows of a batch, padded as the whole batch would be."""
@@ -259,7 +261,8 @@ def _model(config: GlueConfig, corpus: EntailmentCorpus) -> torch.nn.Module:
     if corpus.model:
         model = models.pretrained_bert(corpus.model, seed=config.seed, **dropout)
         if (most := model.config.max_position_embeddings) < config.max_length:
-            raise ValueError(f"max_length is {config.max_length}, but {corpus.model} takes at most {most} tokens")
+            takes = f"{corpus.model} takes at most {most} tokens"
+            raise ValueError(f"max_length is {config.max_length}, but {takes}")
         return model
     shape = {"vocab_size": corpus.vocab_size, "max_position_embeddings": max(config.max_length, 8)}
     return models.bert(config.size, config.seed, **shape, **dropout)
@@ -298,8 +301,10 @@ def check_same_start(fingerprint: str, config: GlueConfig) -> None:
     dist.all_gather_object(starts, own | {"parameters": fingerprint})
     for name, expected in starts[0].items():
         if different := [rank for rank, start in enumerate(starts) if start[name] != expected]:
-            what = "have different parameters" if name == "parameters" else "were told different options"
+            told = "were told different options"
+            what = "have different parameters" if name == "parameters" else told
+            other = f"{starts[different[0]][name]!r} on rank {listed(different)}"
             raise MeetingError(
-                f"the ranks {what}: {name} is {starts[different[0]][name]!r} on rank {listed(different)}, and {expected!r} "
-                "on rank 0; expected the same model, folder, seed and options on all of them"
+                f"the ranks {what}: {name} is {other}, and {expected!r} on rank 0; "
+                "expected the same model, folder, seed and options on all of them"
             )

@@ -7,7 +7,6 @@ steps.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,12 +94,14 @@ def tokens_per_second(steps: pd.DataFrame) -> pd.Series:
 
 def training_loss(steps: pd.DataFrame) -> pd.Series:
     """Return the mean loss per target of each epoch, in which each target weighs the same."""
-    return (steps.local_loss * steps.targets).groupby(steps.epoch).sum() / steps.groupby("epoch").targets.sum()
+    sums = (steps.local_loss * steps.targets).groupby(steps.epoch).sum()
+    return sums / steps.groupby("epoch").targets.sum()
 
 
 def seconds_per_iteration(steps: pd.DataFrame) -> float:
     """Return the mean over the first 40 iterations without the first, as the assignment has it."""
-    return float(steps[steps.step.between(min(2, steps.step.max()), TIMED_ITERATIONS)].seconds.mean())
+    counted = steps.step.between(min(2, steps.step.max()), TIMED_ITERATIONS)
+    return float(steps[counted].seconds.mean())
 
 
 # --- a run in a few numbers -----------------------------------------------------------------------
@@ -141,60 +142,57 @@ def merge(results: Sequence[TrainingResult]) -> dict[str, Any]:
 
 
 def _spread(per_epoch: pd.Series) -> dict[str, float | None]:
-    several = len(per_epoch) > 1
-    return {
-        "mean": float(per_epoch.mean()) if len(per_epoch) else None,
-        "std": float(per_epoch.std()) if several else None,
-    }
+    mean, std = per_epoch.agg(["mean", "std"])
+    return {"mean": None if np.isnan(mean) else float(mean), "std": None if np.isnan(std) else float(std)}
 
 
-def save(
-    results: Sequence[TrainingResult], events: pd.DataFrame, folder: str | os.PathLike[str], command: str
-) -> dict[str, Any]:
+def save(results: Sequence[TrainingResult], events: pd.DataFrame, folder: Path, command: str) -> None:
     """Write ``merged.json``, ``steps.csv``, ``events.csv`` and gradients, where there are any.
 
     ``merged.json`` is :func:`merge`, and the ``command`` that trained.
     ``model0_gradients.pth`` has rank 0's gradients after averaging, tensors by parameter name;
-    ``model0_local_gradients.pth`` those before. Gives the merged result.
+    ``model0_local_gradients.pth`` those before.
     """
-    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    merged = merge(results)
-    text = json.dumps({"command": command} | merged, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps({"command": command} | merge(results), indent=2, ensure_ascii=False) + "\n"
     write_atomically(folder / "merged.json", text.encode())
     for result in results:
         if result.gradients:
             import torch
 
-            torch.save(result.gradients["averaged"], folder / f"model{result.rank}_gradients.pth")
-            torch.save(result.gradients["local"], folder / f"model{result.rank}_local_gradients.pth")
+            model = folder / f"model{result.rank}"
+            torch.save(result.gradients["averaged"], f"{model}_gradients.pth")
+            torch.save(result.gradients["local"], f"{model}_local_gradients.pth")
     record(results).to_csv(folder / "steps.csv", index=False)
     events.to_csv(folder / "events.csv", index=False)
-    return merged
 
 
 def report(merged: dict[str, Any]) -> str:
     """Return the merged result in a few lines, for a terminal."""
     time, rate, source = merged["training_time_s"], merged["tokens_per_s"], merged["data_source"]
-    threads = f"{merged['threads_per_rank']} CPU thread{'s' * (merged['threads_per_rank'] > 1)} each"
+    n_threads, where = merged["threads_per_rank"], ", ".join(merged["devices"])
+    threads = f"{n_threads} CPU thread{'s' * (n_threads > 1)} each"
     lines = [
         ("source", source),
         ("model", f"{merged['model']}, {merged['parameters']:,} parameters"),
         ("mode", merged["layout"]),
-        ("ranks", f"{merged['world_size']} on {merged['backend']}: {', '.join(merged['devices'])}, {threads}"),
+        ("ranks", f"{merged['world_size']} on {merged['backend']}: {where}, {threads}"),
     ]
     if n := merged["steps"]:
         warm_up = f"without {merged['warm_up_steps']} of {n} steps, which are warm-up"
-        timed = f"the mean of iterations 2 to {min(n, TIMED_ITERATIONS)}" if n > 1 else "the first iteration"
+        last = min(n, TIMED_ITERATIONS)
+        timed = f"the mean of iterations 2 to {last}" if n > 1 else "the first iteration"
+        an_epoch = f"{_with_std(time, '.3g')} s an epoch, averaged over ranks"
         lines += [
-            ("training time", f"{_with_std(time, '.3g')} s an epoch, averaged over ranks ({warm_up})"),
+            ("training time", f"{an_epoch} ({warm_up})"),
             ("tokens per second", f"{_with_std(rate, ',.0f')}, summed over ranks"),
             ("per iteration", f"{merged['seconds_per_iteration']:.4g} s, {timed}"),
         ]
-    if merged["validation_loss"]:
-        lines.append(("validation loss", f"{merged['validation_loss'][-1]:.4g} nats per target token"))
+    if losses := merged["validation_loss"]:
+        lines.append(("validation loss", f"{losses[-1]:.4g} nats per target token"))
     if merged["accuracy"]:
-        lines.append(("accuracy", f"{', '.join(f'{share:.4f}' for share in merged['accuracy'])} on {source}"))
+        shares = ", ".join(f"{share:.4f}" for share in merged["accuracy"])
+        lines.append(("accuracy", f"{shares} on {source}"))
     if merged["bleu"] is not None:
         lines.append(("BLEU", f"{merged['bleu']:.2f} on {source}"))
     for sample in merged["samples"]:
@@ -214,4 +212,4 @@ def epochs_to(history: pd.DataFrame, validation_loss: float) -> float:
 
 
 def _with_std(spread: dict[str, Any], form: str) -> str:
-    return f"{spread['mean']:{form}}" + (f" ± {spread['std']:{form}}" if spread["std"] is not None else "")
+    return " ± ".join(f"{number:{form}}" for number in spread.values() if number is not None)

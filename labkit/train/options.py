@@ -31,7 +31,8 @@ def check_options(config: Any, bounds: Mapping[str, tuple[int, int]]) -> None:
     """
     types = get_type_hints(type(config))
     for each in fields(config):
-        value, kinds, expected = getattr(config, each.name), get_args(types[each.name]) or (types[each.name],), ""
+        kinds = get_args(types[each.name]) or (types[each.name],)
+        value, expected = getattr(config, each.name), ""
         least, most = bounds.get(each.name, (1, MAX_COUNT))
         if value is None and each.default is None:
             continue
@@ -51,9 +52,10 @@ def check_options(config: Any, bounds: Mapping[str, tuple[int, int]]) -> None:
 def check_shares(batch_size: int, world_size: int) -> None:
     """Raise ValueError unless ``world_size`` ranks can share a batch equally."""
     if batch_size % world_size:
+        multiple = -(-batch_size // world_size) * world_size
         raise ValueError(
-            f"batch_size is {batch_size} and world_size {world_size}: the batch is that of all ranks together, "
-            f"expected a multiple of {world_size}, such as {-(-batch_size // world_size) * world_size}"
+            f"batch_size is {batch_size} and world_size {world_size}: the batch is that of all ranks "
+            f"together, expected a multiple of {world_size}, such as {multiple}"
         )
 
 

@@ -113,12 +113,14 @@ def joined(by_hand: ByHand | None = None, backend: str = "auto", timeout_s: floa
             if backend == "nccl":
                 device = torch.device("cuda", places[how.rank].gpu or 0)
                 torch.cuda.set_device(device)
-            dist.init_process_group(backend, timeout=limit, store=store, rank=how.rank, world_size=how.world_size)
+            who: dict[str, Any] = {"rank": how.rank, "world_size": how.world_size}
+            dist.init_process_group(backend, timeout=limit, store=store, **who)
             yield device
             dist.barrier()  # none leaves while another may still fail
         except BaseException as error:
             lost = _lost(error, watch)
-            shown = MeetingError(f"{lost}, while this one waited for it: its terminal says why") if lost else error
+            waited = f"{lost}, while this one waited for it: its terminal says why"
+            shown = MeetingError(waited) if lost else error
             failure = watch.tell(error, lost)
             if backend == "nccl":  # whose own watchdog may end the process before Python shows the error
                 print(failure, file=sys.stderr, flush=True)
@@ -176,8 +178,8 @@ def _check_own(host: str, address: str) -> None:
     if address not in own and not is_loopback(host):  # to some machines their own name is 127.0.1.1
         there = listed(f"{each} ({name})" for each, name in own.items()) or "none but loopback"
         raise MeetingError(
-            f"rank 0 cannot listen at {host}, which is {address} here: give all ranks (--master-ip) an address of rank 0's "
-            f"machine; this one has {there}"
+            f"rank 0 cannot listen at {host}, which is {address} here: give all ranks (--master-ip) "
+            f"an address of rank 0's machine; this one has {there}"
         )
 
 
@@ -194,8 +196,8 @@ def _find_rank_0(rank: int, address: str, port: int, timeout_s: float) -> socket
             why = error.strerror or error
         time.sleep(POLL_S)
     raise MeetingError(
-        f"rank {rank} found nobody at {address}:{port} within {timeout_s:g} s ({why}): start rank 0 on the machine with that "
-        "address (--master-ip), and see that its port (--master-port) is open"
+        f"rank {rank} found nobody at {address}:{port} within {timeout_s:g} s ({why}): start rank 0 on the "
+        "machine with that address (--master-ip), and see that its port (--master-port) is open"
     )
 
 
@@ -225,8 +227,8 @@ def _open_store(address: str, port: int, listener: int | None, timeout_s: float)
             time.sleep(POLL_S)
     if not stores:
         raise MeetingError(
-            f"what answers at {address}:{port} is not rank 0: another program may have this port. Give all ranks another one "
-            "(--master-port)"
+            f"what answers at {address}:{port} is not rank 0: another program may have this port. "
+            "Give all ranks another one (--master-port)"
         )
     return stores[0]
 
@@ -245,7 +247,7 @@ def _without_stderr() -> Iterator[None]:
 
 
 def _hang_up(address: str, port: int) -> None:
-    """End this process's connections to ``address:port``, whoever has opened them."""
+    """End this process's connections to ``address:port``, whichever thread opened them."""
     for each in psutil.Process().net_connections("tcp"):
         if each.raddr and each.raddr.port == port and each.raddr.ip.removeprefix("::ffff:") == address:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(each.fd)) as connection:
@@ -269,14 +271,16 @@ def _wait_for_all(store: Any, line: socket.socket, how: ByHand, timeout_s: float
     rank_0_ended = f"rank 0 at {host}:{port} ended before all ranks were there: its terminal says why"
     try:
         if store.add(f"processes of {names[rank]}", 1) > 1:
-            raise MeetingError(f"another process at {host}:{port} is {names[rank]}, too: give each a rank of its own")
-        store.set(names[rank], json.dumps(RankFacts(machine.name(), gpu_mask(), machine.usable_gpus(), backend)))
+            another = f"another process at {host}:{port} is {names[rank]}, too"
+            raise MeetingError(f"{another}: give each a rank of its own")
+        facts = RankFacts(machine.name(), gpu_mask(), machine.usable_gpus(), backend)
+        store.set(names[rank], json.dumps(facts))
         while missing := [each for each, name in enumerate(names) if not store.check([name])]:
             if time.monotonic() > deadline:
+                there = f"{world_size - len(missing)} of {world_size} ranks were at {host}:{port}"
                 raise MeetingError(
-                    f"{world_size - len(missing)} of {world_size} ranks were at {host}:{port} within {timeout_s:g} s, "
-                    f"without rank {listed(missing)}: start a process for each rank, all with the same world size, "
-                    "address and port"
+                    f"{there} within {timeout_s:g} s, without rank {listed(missing)}: "
+                    "start a process for each rank, all with the same world size, address and port"
                 )
             time.sleep(POLL_S)
             if is_gone(line):
@@ -340,7 +344,8 @@ def _agreed_backend(backend: str, gpus: Sequence[int | None]) -> str:
     """Return the backend for all ranks. Raises MeetingError for NCCL where a rank has no GPU."""
     without = [rank for rank, gpu in enumerate(gpus) if gpu is None]
     if backend == "nccl" and without:
-        raise MeetingError(f"rank {listed(without)} has no GPU of its own, as NCCL needs: use --backend gloo")
+        lacks = f"rank {listed(without)} has no GPU of its own, as NCCL needs"
+        raise MeetingError(f"{lacks}: use --backend gloo")
     return backend if backend != "auto" else "gloo" if without else "nccl"
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -73,14 +74,12 @@ def targets_per_step(batches: Sequence[Any]) -> list[int]:
     Shards may differ in length by one sample, so a rank may have one batch fewer than another: it
     counts none there.
     """
-    steps = torch.tensor([len(batches)], device=device())
-    if world().size > 1:
-        dist.all_reduce(steps, dist.ReduceOp.MAX)
-    targets = torch.zeros(int(steps), dtype=torch.int64, device=device())
-    targets[: len(batches)] = torch.tensor([batch.n_targets for batch in batches], dtype=torch.int64)
-    if world().size > 1:
-        dist.all_reduce(targets)
-    return targets.tolist()
+    own = [batch.n_targets for batch in batches]
+    if world().size == 1:
+        return own
+    of_ranks: list[Any] = [None] * world().size
+    dist.all_gather_object(of_ranks, own)
+    return [sum(targets) for targets in zip_longest(*of_ranks, fillvalue=0)]
 
 
 def check_loss(loss: float, step: int, name: str = "the loss") -> None:
@@ -90,7 +89,8 @@ def check_loss(loss: float, step: int, name: str = "the loss") -> None:
     of them stop.
     """
     if not math.isfinite(loss):
-        raise FloatingPointError(f"the learning rate may be too high: {name} is {loss} from step {step} on")
+        where = f"{name} is {loss} from step {step} on"
+        raise FloatingPointError(f"the learning rate may be too high: {where}")
 
 
 # --- the ways to agree on gradients, in one form --------------------------------------------------
@@ -105,24 +105,24 @@ class SyncMethod(NamedTuple):
     """
 
     name: str
-    wrap: Callable[[nn.Module], nn.Module] = lambda module: module
     finish: Callable[[Any], None] | None = None
     tasks: tuple[str, ...] = ()
+    wrap: Callable[[nn.Module], nn.Module] = lambda module: module
 
 
 SYNC_METHODS = {
     method.name: method
     for method in (
         SyncMethod("none"),
-        SyncMethod("gather_scatter", finish=lambda model: dp.gather_scatter_gradients(model), tasks=("dp.3",)),
-        SyncMethod("all_reduce", finish=lambda model: dp.average_gradients(model), tasks=("dp.4",)),
+        SyncMethod("gather_scatter", lambda model: dp.gather_scatter_gradients(model), ("dp.3",)),
+        SyncMethod("all_reduce", lambda model: dp.average_gradients(model), ("dp.4",)),
         SyncMethod(
             "bucketed",
-            lambda module: dp.BucketedDataParallel(module),
             lambda model: model.finish_gradient_synchronization(),
             ("dp.6", "dp.7"),
+            lambda module: dp.BucketedDataParallel(module),
         ),
-        SyncMethod("ddp", DistributedDataParallel),
+        SyncMethod("ddp", wrap=DistributedDataParallel),
     )
 }
 
@@ -263,7 +263,8 @@ class Trainer:
     def _keep(self, name: str) -> None:
         if self.kept_gradients is not None and self.step == 0:
             parameters = self.module.named_parameters()
-            self.kept_gradients[name] = {n: p.grad.detach().cpu().clone() for n, p in parameters if p.grad is not None}
+            gradients = {n: p.grad for n, p in parameters if p.grad is not None}
+            self.kept_gradients[name] = {n: grad.cpu().clone() for n, grad in gradients.items()}
 
     def update(self) -> None:
         """Take the step that the gradients ask for."""
@@ -289,7 +290,8 @@ class Trainer:
             check_loss(loss, self.step)
             targets, tokens = (0, 0) if batch is None else (batch.n_targets, batch.n_tokens)
             local_loss = local.item() / targets if targets else math.nan
-            self.record.append(Step(world().rank, self.step, epoch, loss, local_loss, targets, tokens, seconds))
+            row = world().rank, self.step, epoch, loss, local_loss, targets, tokens, seconds
+            self.record.append(Step(*row))
             yield self.record[-1]
 
     @torch.no_grad()

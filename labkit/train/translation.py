@@ -7,7 +7,7 @@ one; only the target's tokens count in the loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +39,8 @@ def train_tokenizer(pairs: Sequence[dict[str, str]], vocab_size: int) -> Tokeniz
     marks = [PAD, EOS_DE, EOS_EN]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     if vocab_size < len(alphabet) + len(marks):
-        raise ValueError(
-            f"vocab_size is {vocab_size}, expected at least {len(alphabet) + len(marks)}: "
-            f"{len(alphabet)} bytes and {len(marks)} marks"
-        )
+        least = f"{len(alphabet) + len(marks)}: {len(alphabet)} bytes and {len(marks)} marks"
+        raise ValueError(f"vocab_size is {vocab_size}, expected at least {least}")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -66,8 +64,9 @@ class Example:
 
 def encode(pairs: Sequence[dict[str, str]], tokenizer: Tokenizer) -> list[Example]:
     """Return each pair's token numbers, with the mark that ends a sentence after either side."""
-    sides = [[e.ids for e in tokenizer.encode_batch([pair[side] for pair in pairs])] for side in ("de", "en")]
-    return [Example([*de, EOS_DE_ID], [*en, EOS_EN_ID]) for de, en in zip(*sides, strict=True)]
+    german, english = ([pair[side] for pair in pairs] for side in ("de", "en"))
+    sides = zip(tokenizer.encode_batch(german), tokenizer.encode_batch(english), strict=True)
+    return [Example([*de.ids, EOS_DE_ID], [*en.ids, EOS_EN_ID]) for de, en in sides]
 
 
 # --- token numbers to batches ---------------------------------------------------------------------
@@ -129,9 +128,11 @@ def generate(model: Any, prompts: Sequence[list[int]], max_length: int, batch_si
         if longest >= max_length:  # no room to write anything
             continue
         # Padding goes to the left, so that all prompts end in the same column.
-        padded = torch.tensor([[PAD_ID] * (longest - len(prompts[i])) + prompts[i] for i in members], device=device)
-        mask = (torch.arange(longest) >= torch.tensor([[longest - len(prompts[i])] for i in members])).to(device)
-        written = model.generate(inputs=padded, attention_mask=mask.long(), generation_config=settings)
+        padding = [longest - len(prompts[i]) for i in members]
+        rows = [[PAD_ID] * n + prompts[i] for n, i in zip(padding, members, strict=True)]
+        inputs = torch.tensor(rows, device=device)
+        mask = (torch.arange(longest) >= torch.tensor(padding)[:, None]).long().to(device)
+        written = model.generate(inputs=inputs, attention_mask=mask, generation_config=settings)
         for i, row in zip(members, written[:, longest:].tolist(), strict=True):
             translations[i] = row[: row.index(EOS_EN_ID)] if EOS_EN_ID in row else row
     return translations
@@ -146,9 +147,8 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
     from sacrebleu.metrics.bleu import BLEU
 
     if len(translations) != len(references) or not references:
-        raise ValueError(
-            f"{len(translations)} translations and {len(references)} references; expected as many, not none"
-        )
+        there = f"{len(translations)} translations and {len(references)} references"
+        raise ValueError(f"{there}; expected as many, not none")
     return BLEU().corpus_score(list(translations), [list(references)]).score
 
 
@@ -192,21 +192,21 @@ def load_corpus(
     parts = {"train": train[:limit], "validation": validation[:limit_eval], "test": test[:limit_eval]}
     tokenizer = train_tokenizer(parts["train"], vocab_size)
     examples = {split: encode(pairs, tokenizer) for split, pairs in parts.items()}
-    for split, whole in (("train", train), ("validation", validation), ("test", test)):
+    for split, whole in zip(parts, (train, validation, test), strict=True):
         if len(parts[split]) < len(whole):
             print(f"{split}: the first {len(parts[split]):,} of {len(whole):,} pairs are used")
     return Corpus(
         train.source,
         tokenizer.to_str(),
         tokenizer.get_vocab_size(),
-        list(_short_enough(examples["train"], max_length, "train")),
-        list(_short_enough(examples["validation"], max_length, "validation")),
+        _short_enough(examples["train"], max_length, "train"),
+        _short_enough(examples["validation"], max_length, "validation"),
         _cut_sources(examples["test"], max_length // 2),
         [pair["en"] for pair in parts["test"]],
     )
 
 
-def _short_enough(examples: list[Example], max_length: int, split: str) -> Iterator[Example]:
+def _short_enough(examples: list[Example], max_length: int, split: str) -> list[Example]:
     short = [example for example in examples if len(example) <= max_length]
     if not short:
         raise ValueError(
@@ -214,20 +214,18 @@ def _short_enough(examples: list[Example], max_length: int, split: str) -> Itera
             f"(the shortest has {min(map(len, examples))})"
         )
     if len(short) < len(examples):
-        print(
-            f"{split}: {len(examples) - len(short):,} of {len(examples):,} pairs have more than {max_length} tokens: left out"
-        )
-    yield from short
+        which = f"{len(examples) - len(short):,} of {len(examples):,} pairs"
+        print(f"{split}: {which} have more than {max_length} tokens: left out")
+    return short
 
 
 def _cut_sources(examples: list[Example], longest: int) -> list[Example]:
-    if cut := sum(len(example.source) > longest for example in examples):
-        print(
-            f"test: {cut:,} of {len(examples):,} sources have more than {longest} tokens: cut, to leave room to translate"
-        )
-    return [
-        example
-        if len(example.source) <= longest
-        else Example([*example.source[: longest - 1], EOS_DE_ID], example.target)
-        for example in examples
-    ]
+    cut = [example for example in examples if len(example.source) > longest]
+    if cut:
+        which = f"{len(cut):,} of {len(examples):,} sources"
+        print(f"test: {which} have more than {longest} tokens: cut, to leave room to translate")
+
+    def shortened(source: list[int]) -> list[int]:
+        return source if len(source) <= longest else [*source[: longest - 1], EOS_DE_ID]
+
+    return [Example(shortened(example.source), example.target) for example in examples]

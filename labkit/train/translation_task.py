@@ -20,9 +20,9 @@ from labkit.train.options import check_options, option
 from labkit.train.trainer import RAMP_STEPS, Trainer, targets_per_step, world
 from labkit.train.translation import Corpus
 
-DATA_PARALLEL, MODEL_PARALLEL, PIPELINE_PARALLEL = "data_parallel", "model_parallel", "pipeline_parallel"
-MODES = (DATA_PARALLEL, MODEL_PARALLEL, PIPELINE_PARALLEL)
-LEARNING_RATES = {"nano": 5e-3, "mini": 3e-3}  # the bigger the model, the lower; 3e-4 for OpenAI's sizes
+MODES = "data_parallel", "model_parallel", "pipeline_parallel"
+DATA_PARALLEL, MODEL_PARALLEL, PIPELINE_PARALLEL = MODES
+LEARNING_RATES = {"nano": 5e-3, "mini": 3e-3}  # the bigger the model, the lower; else 3e-4
 SAMPLES = 3  # test sentences shown with their translations
 _BOUNDS = {
     "vocab_size": (259, 10**6),
@@ -87,31 +87,34 @@ class TranslateConfig:
         """Return the students' tasks that training needs."""
         if self.mode == DATA_PARALLEL:
             return ("dp.1", "dp.4") if world_size > 1 else ("dp.1",)
-        return ("dp.1",) if self.mode == MODEL_PARALLEL else ("dp.1", "pipe.1", "pipe.2", "pipe.3", "pipe.4")
+        pipe = ("pipe.1", "pipe.2", "pipe.3", "pipe.4")
+        return ("dp.1", *pipe) if self.mode == PIPELINE_PARALLEL else ("dp.1",)
 
     def check_world(self, world_size: int) -> None:
         """Raise ValueError if ``world_size`` processes cannot train together in this mode."""
         n_blocks = self.n_layer or models.GPT2_SIZES[self.size]["n_layer"]
         if self.mode == DATA_PARALLEL and self.batch_size < world_size:
             raise ValueError(
-                f"batch_size is {self.batch_size} and world_size {world_size}: the batch is that of all ranks "
-                "together, and each of them needs a sample of it"
+                f"batch_size is {self.batch_size} and world_size {world_size}: the batch is that of "
+                "all ranks together, and each of them needs a sample of it"
             )
         if self.one_process and world_size > 1:
             raise ValueError(
-                f"mode is {self.mode}, in which one process drives all devices, and there are {world_size} processes: "
-                "start 1. How many devices it drives is n_devices, on the command line --world-size"
+                f"mode is {self.mode}, in which one process drives all devices, and there are "
+                f"{world_size} processes: start 1. How many devices it drives is n_devices, on the "
+                "command line --world-size"
             )
         if self.mode == PIPELINE_PARALLEL and self.batch_size < self.n_micro:
             raise ValueError(
-                f"batch_size is {self.batch_size} and n_micro {self.n_micro}: a batch is cut into n_micro micro-batches, "
-                "and each of them needs a sample of it"
+                f"batch_size is {self.batch_size} and n_micro {self.n_micro}: a batch is cut into "
+                "n_micro micro-batches, and each of them needs a sample of it"
             )
         if self.one_process and self.n_devices > n_blocks:
+            n = self.n_devices
             raise ValueError(
-                f"the model has {n_blocks} blocks and mode {self.mode} puts it on {self.n_devices} devices, expected at "
-                f"least a block for each: take n_layer={self.n_devices} (--n-layer {self.n_devices}), a bigger size, or "
-                "fewer devices"
+                f"the model has {n_blocks} blocks and mode {self.mode} puts it on {n} devices, "
+                "expected at least a block for each: "
+                f"take n_layer={n} (--n-layer {n}), a bigger size, or fewer devices"
             )
 
 
@@ -126,8 +129,10 @@ def translate(config: TranslateConfig, corpus: Corpus | None = None) -> Training
     config.check_world(world_size)
     corpus = corpus or read_on_rank_0(lambda: load(config))
     if rank == 0 and (left := config.batch_size % world_size):
-        print(f"batch size {config.batch_size} over {world_size} ranks: {config.batch_size - left} samples in a step")
-    batches = list(dp.partition_dataset(rank, world_size, corpus.train, config.batch_size, translation.collate))
+        share = f"{config.batch_size - left} samples in a step"
+        print(f"batch size {config.batch_size} over {world_size} ranks: {share}")
+    loader = dp.partition_dataset(rank, world_size, corpus.train, config.batch_size, translation.collate)
+    batches = list(loader)
     validation = [translation.collate(part) for part in _cut(corpus.validation[rank::world_size], 64)]
     steps = list(zip_longest(batches, targets_per_step(batches)))
     trainer = _trainer(config, corpus, len(steps) * config.epochs)
@@ -178,8 +183,10 @@ def _layout(config: TranslateConfig, devices: Sequence[torch.device]) -> str:
     if config.mode == DATA_PARALLEL:
         return f"{config.mode}: each rank has the whole model and a share of every batch"
     kind = "virtual device" if is_virtual(devices[0]) else "GPU"
-    at_once = "one after the other" if config.mode == MODEL_PARALLEL else f"{config.n_micro} micro-batches a batch"
-    return f"{config.mode}: {len(devices)} {kind}{'s' * (len(devices) > 1)} in one process, {at_once}"
+    how = f"{config.n_micro} micro-batches a batch"
+    if config.mode == MODEL_PARALLEL:
+        how = "one after the other"
+    return f"{config.mode}: {len(devices)} {kind}{'s' * (len(devices) > 1)} in one process, {how}"
 
 
 @contextlib.contextmanager
@@ -199,7 +206,8 @@ def load(config: TranslateConfig) -> Corpus:
 
     Raises ValueError, FileNotFoundError or ConnectionError where it cannot be had.
     """
-    return translation.load_corpus(config.source, config.vocab_size, config.max_length, config.limit, config.limit_eval)
+    limits = config.max_length, config.limit, config.limit_eval
+    return translation.load_corpus(config.source, config.vocab_size, *limits)
 
 
 def _bleu(model: torch.nn.Module, corpus: Corpus, max_length: int) -> tuple[float, list[dict[str, str]]]:

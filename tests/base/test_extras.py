@@ -1,7 +1,5 @@
 """The package of an extra that is missing is named with the line that installs it."""
 
-from __future__ import annotations
-
 import pytest
 
 import labkit.base  # noqa: F401  sets it up
@@ -18,7 +16,6 @@ Requires-Dist: absent-from-all>=1
 
 @pytest.fixture(autouse=True)
 def _installed(tmp_path, monkeypatch):
-    """A labkit whose extra has packages that are not there."""
     folder = tmp_path / "labkit-9.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text(METADATA)

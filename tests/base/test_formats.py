@@ -82,17 +82,11 @@ def test_counts_labels_and_a_long_fact_stand_whole_and_in_the_open():
     assert ">" + "x" * 200 + "</span>" in table._repr_html_() and "x" * 200 + "]" in repr(table)
 
 
-# --- what was emulated ----------------------------------------------------------------------------
-
-
 def test_the_note_under_a_picture_has_the_given_words_first_and_names_each_emulation_once():
     plain, slow, other = TABLE, on_a_link(), on_a_link("emulated link: OTHER")
     assert emulated(plain) == "" and emulated(slow) == SAID and emulated(plain, note="Two ranks") == "Two ranks"
     assert emulated(plain, slow, slow, other, note="Two ranks.") == f"Two ranks. {SAID}. emulated link: OTHER"
     assert emulated(slow, note=SAID) == SAID  # the caller has said it already
-
-
-# --- lines ----------------------------------------------------------------------------------------
 
 
 def test_a_live_cell_and_a_terminal_show_plain_numbers(monkeypatch):

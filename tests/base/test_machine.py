@@ -55,8 +55,6 @@ def test_of_a_containers_memory_what_is_used_is_not_free_except_for_cache_that_c
     assert machine.free_memory() == 0
 
 
-# --- GPUs that torch can use ----------------------------------------------------------------------
-
 FAKE_TORCH = """
 import os
 class cuda:

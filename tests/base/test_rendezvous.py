@@ -1,7 +1,5 @@
 """Ranks of one machine meet where nobody else can reach them."""
 
-from __future__ import annotations
-
 import ctypes
 import socket
 from types import SimpleNamespace
@@ -9,10 +7,7 @@ from unittest import mock
 
 import pytest
 
-from labkit.base.rendezvous import (
-    is_loopback,
-    without_name_server,
-)
+from labkit.base.rendezvous import is_loopback, without_name_server
 from labkit.ranks.rank import Rank
 from labkit.train import rank_start
 
@@ -31,9 +26,6 @@ def environment(monkeypatch):
 def test_this_machines_own_addresses_are_loopback_and_others_are_not():
     assert all(map(is_loopback, ["127.0.0.1", "127.1.2.3", "localhost", "::1"]))
     assert not any(map(is_loopback, ["10.0.0.1", "0.0.0.0", "::", "node-7", "example.org"]))
-
-
-# --- no name server -------------------------------------------------------------------------------
 
 
 def lookup(host: str = "www.example.org") -> str | int:

@@ -36,8 +36,8 @@ def edited(task: str, *answer: tuple[str, str] | str, source: str = "") -> str:
     """Return the student file of ``task``, or ``source``, with each (before, after) carried out in
     the reference to the task.
 
-    ``before`` must occur exactly once there. What is no pair is code that comes at the end of the
-    file, so it counts.
+    ``before`` must occur exactly once there. Anything but a pair is code that comes at the end of
+    the file, so it counts.
     """
     source = source or task_file(task).read_text(encoding="utf-8")
     head, *parts = source.split(BEGIN.format(task))
@@ -87,8 +87,6 @@ def test_a_right_answer_that_differs_from_ours_passes(task, name, answer):
     result = check(task)
     assert result.passed, result
 
-
-# --- what becomes of processes that an answer leaves ----------------------------------------------
 
 LEAVES_A_PROCESS = """
 def run_processes(fn, world_size, backend):

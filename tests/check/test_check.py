@@ -4,16 +4,12 @@ test_answers for wrong ones."""
 from __future__ import annotations
 
 import itertools
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from labkit import check as check_package
 from labkit.check import CheckResult, Claim, check, failure, harness, observer, plain
 from labkit.todo import TASKS, missing, task_file
 
@@ -92,34 +88,14 @@ def test_an_edit_counts_at_once(answer, tmp_path):
 def test_what_comes_first_is_not_judged_again_until_its_file_changes(answer, monkeypatch):
     judged = []
     monkeypatch.setattr(harness, "_right", {})
-    monkeypatch.setattr(
-        harness, "_judge", lambda task, _: judged.append(task) or CheckResult(task, (Claim("it holds", None),))
-    )
+    right = (Claim("it holds", None),)
+    monkeypatch.setattr(harness, "_judge", lambda task, _: judged.append(task) or CheckResult(task, right))
     for task in ("pipe.1", "pipe.2", "pipe.3"):
         check(task)
     assert judged == ["pipe.1", "pipe.2", "pipe.3"]
     answer("changed = True\n", "pipe.py")
     check("pipe.3")
     assert judged[3:] == ["pipe.1", "pipe.2", "pipe.3"]
-
-
-STARTS_SLOWLY = """
-from labkit.ranks import server_handle
-server_handle.PACKAGES[:] = ["sleeps"]
-from labkit.check import check, observer
-observer.TIMEOUT_S = 4.0
-print(check("pipe.2").passed)
-"""
-
-
-@pytest.mark.slow
-@FILLED
-def test_an_answer_is_not_blamed_for_a_machine_on_which_ranks_start_slowly(tmp_path):
-    (tmp_path / "sleeps.py").write_text("import time, torch.distributed\ntime.sleep(6)\n")
-    path = os.pathsep.join([str(tmp_path), str(Path(check_package.__file__).parents[2])])
-    environment = os.environ | {"PYTHONPATH": path}
-    run = subprocess.run([sys.executable, "-c", STARTS_SLOWLY], env=environment, capture_output=True, text=True)
-    assert run.stdout == "True\n", run.stderr
 
 
 def test_a_result_shows_the_claims_that_hold_and_what_is_wrong_with_the_one_that_does_not():
@@ -132,12 +108,7 @@ def test_a_result_shows_the_claims_that_hold_and_what_is_wrong_with_the_one_that
 
 
 def test_nothing_is_tried_after_the_first_claim_that_does_not_hold(answer):
-    answer(
-        "def clock_cycles(m, n):\n"
-        "    assert n == 3, 'only the first case'\n"
-        "    yield 1\n",  # neither a list, nor what each later claim asks for
-        "pipe.py",
-    )
+    answer("def clock_cycles(m, n):\n    assert n == 3, 'only the first case'\n    yield 1\n", "pipe.py")
     (claim,) = check("pipe.2").claims
     assert claim.wrong.startswith("clock_cycles(4, 3): it gave 1 as a clock")
 
@@ -181,11 +152,9 @@ class Endless(list):
 
 LARGE_VALUES = {
     "a list of 200,000 items": lambda: [[i] for i in range(200_000)],
-    "a list of 1,000 items": lambda: [list(range(1000)) for _ in range(1000)],
     "a dict of 200,000 items": lambda: dict.fromkeys(range(200_000)),
     "a Tensor of the shape (1000000, 1000000)": lambda: torch.zeros(1).expand(10**6, 10**6),
     "a whole number of 10,000,001 bits": lambda: 1 << 10**7,
-    "[10,000,000 characters]": lambda: "x" * 10**7,
     "[20,000,000 characters]": lambda: type("T" * 20_000_000, (), {})(),
     "[0, 1, 2]": Endless,
 }

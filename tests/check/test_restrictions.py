@@ -24,10 +24,6 @@ FOUND = {
     "an alias": (f"{HEAD}D = {DDP}\n\ndef average_gradients(model):\n    D(model)\n", "line 5"),
     "a module's alias": ("import torch.nn.parallel as p\n\np.DistributedDataParallel(1)\n", "lines 1 and 3"),
     "getattr": (f"{HEAD}getattr(torch.nn.parallel, 'DistributedDataParallel')\n", "line 5"),
-    "a from-import in a function": (
-        IN_A_FUNCTION + "    from torch.nn.parallel import DistributedDataParallel as D\n    D(model)\n",
-        "lines 6 and 7",
-    ),
     "a default": (
         "from torch.nn.parallel import DistributedDataParallel as D\n\n"
         "def average_gradients(model, D=D):\n    D(model)\n",
@@ -128,9 +124,6 @@ def test_check_warns_of_it_and_a_warning_fails_nothing(answer):
     assert result.passed and f": {DDP} is not allowed (" in warning
     assert repr(result).splitlines()[-1] == f"  ! {warning}"
     assert f"! {warning}" in re.sub(r"<[^>]+>", "", result._repr_html_())
-
-
-# --- with a layout --------------------------------------------------------------------------------
 
 
 def test_in_11_868_nothing_else_may_communicate():

@@ -42,17 +42,14 @@ WRONG = {
         "averages the parameters": ("average parameter.grad, not the parameter", (SUM, WEIGHTS)),
     },
     calls_have_ended: {
-        "does not wait": ("rank 0 began all_reduce and never", (SUM, SUM.replace(")", ", async_op=True)"))),
+        "does not wait": ("rank 0 began all_reduce and never", (SUM, SUM.replace(")", ", async_op=True)")))
     },
     None: {"forgets None": ("torch.distributed was given a gradient that is None (labkit/dp.py", (SOME, "if True:"))},
     claims.gradients_change_in_place: {
-        "makes a new gradient": ("is another tensor than before", (DIVIDE, DIVIDE.replace("/=", "= parameter.grad /"))),
+        "makes a new gradient": ("is another tensor than before", (DIVIDE, DIVIDE.replace("/=", "= parameter.grad /")))
     },
     claims.each_gradient_travels_by_itself: {
-        "one flat all_reduce": ("{'all_reduce': [320]}, expected {'all_reduce': [32, 32, 128, 128]}", FLAT),
+        "one flat all_reduce": ("{'all_reduce': [320]}, expected {'all_reduce': [32, 32, 128, 128]}", FLAT)
     },
 }
-RIGHT = {
-    "divides first": [(f"{SUM}\n            {DIVIDE}", f"{DIVIDE}; {SUM}")],
-    "all at once": [ALL_AT_ONCE],
-}
+RIGHT = {"divides first": [(f"{SUM}\n            {DIVIDE}", f"{DIVIDE}; {SUM}")], "all at once": [ALL_AT_ONCE]}

@@ -36,7 +36,7 @@ def _exchange(outgoing, incoming):
 
 WRONG = {
     calls_have_ended: {
-        "does not wait for what it sends": ("began send and never", (EXCHANGE, SEND_THEN_RECEIVE.format("isend"))),
+        "does not wait for what it sends": ("began send and never", (EXCHANGE, SEND_THEN_RECEIVE.format("isend")))
     },
     claims.the_sum_is_everywhere: {
         "works on a copy": ("as it was before, though what was sent is right", (FLAT, "tensor.flatten().clone()")),
@@ -69,9 +69,7 @@ WRONG = {
         "does not write the copy back": ("its elements do not lie side by side", (WRITE_BACK, "")),
         "adds up in float32": ("float64, 3 ranks: on rank 0", (FLAT, FLAT + ".float()"), ALWAYS_WRITE_BACK),
     },
-    claims.ranks_agree: {
-        "each rank adds up for itself": ("added up in different orders", WHOLE_TENSOR_ROUND),
-    },
+    claims.ranks_agree: {"each rank adds up for itself": ("added up in different orders", WHOLE_TENSOR_ROUND)},
     claims.messages_go_round_the_ring: {
         "calls all_reduce": ("called all_reduce: make it of sending and receiving alone", (FLAT, ALL_REDUCE)),
         "sends to rank 0": ("talked to rank 2, and its only neighbours in the", (GATHER, GATHER_FROM_ALL)),

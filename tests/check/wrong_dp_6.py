@@ -30,11 +30,7 @@ WRONG = {
         "no first capacity": ("after it had reached 4 bytes (first_cap", (FIRST, "cap_bytes")),
         "a capacity in whole bytes": ("2.5): it gave [[4, 3], [2, 1], [0]]", (FIRST, f"int({FIRST})")),
     },
-    claims.sizes_stay: {
-        "empties the list": ("left the list as []", (ROOM, "room -= sizes_bytes.pop()")),
-    },
-    None: {
-        "raises where there is nothing": ("([], 4): it raised IndexError", (END, "return buckets[-1] and buckets")),
-    },
+    claims.sizes_stay: {"empties the list": ("left the list as []", (ROOM, "room -= sizes_bytes.pop()"))},
+    None: {"raises where there is nothing": ("([], 4): it raised IndexError", (END, "return buckets[-1] and buckets"))},
 }
 RIGHT = {"by slices": [BY_SLICES]}

@@ -59,7 +59,5 @@ WRONG = {
     },
 }
 RIGHT = {
-    "ends the others only after an error": [
-        (END, END.replace("finally:", "except BaseException:") + "        raise\n")
-    ],
+    "ends the others only after an error": [(END, END.replace("finally:", "except BaseException:") + "        raise\n")]
 }

@@ -8,12 +8,10 @@ OF_PARAMETERS = "next((parameter.device for parameter in module.parameters()), d
 
 
 def first(line: str) -> tuple[str, str]:
-    """Put this line in front of what is done with a module."""
     return "placed(modules):", f"placed(modules):\n        {line}"
 
 
 def last(line: str) -> tuple[str, str]:
-    """Put this line behind the loop."""
     return ADD, f"{ADD}\n    {line}"
 
 
@@ -40,6 +38,4 @@ WRONG = {
     claims.a_partition_begins_where_the_device_changes: CUT,
     claims.devices_and_names_are_those_of_the_model: AS_IN_THE_MODEL,
 }
-RIGHT = {
-    "a ModuleList and a tuple": [last("partitions, devices = nn.ModuleList(partitions), tuple(devices)")],
-}
+RIGHT = {"a ModuleList and a tuple": [last("partitions, devices = nn.ModuleList(partitions), tuple(devices)")]}

@@ -22,7 +22,7 @@ WRONG = {
     },
     claims.a_clock_stays_as_it_was: {"one list that changes": ("Make a new list for each clock", (LOOP, ONE_LIST))},
     claims.each_pair_is_in_its_clock: {
-        "micro-batch and partition swapped": ("(0, 3) is no task: a pair is (micro_", (PAIR, "(j, clock - j)")),
+        "micro-batch and partition swapped": ("(0, 3) is not a task: a pair is (micro_", (PAIR, "(j, clock - j)")),
         "knows only three partitions": ("(2, 4): it gave", (RANGE, "range(num_batches + 2)")),
         "the last one twice": ("2 times", (LOOP, f"{LOOP}\n    yield [(num_batches - 1, num_partitions - 1)]")),
         "an empty clock at the end": ("clock 6 is empty", ("num_partitions - 1", "num_partitions")),
@@ -30,6 +30,4 @@ WRONG = {
         "from the last partition in a clock": ("clock 1 is [(0, 1), (1, 0)], expected", (CLOCK, f"{CLOCK}[::-1]")),
     },
 }
-RIGHT = {
-    "a list of lists, filled by partition": [(LOOP, FILLED_AS_THEY_COME)],
-}
+RIGHT = {"a list of lists, filled by partition": [(LOOP, FILLED_AS_THEY_COME)]}

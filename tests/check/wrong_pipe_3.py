@@ -35,7 +35,7 @@ WRONG = {
         "one worker for all": ("in the worker of partition 0. Hand each task", (PUT, PUT.replace("[j]", "[0]"))),
     },
     claims.results_take_their_places: {
-        "tasks that keep everything": ("a Task takes along to the worker that of the thread", OWN_TASKS),
+        "tasks that keep everything": ("A Task takes along to the worker that of the thread", OWN_TASKS),
         "results by position": ("batches[0] is micro-batch 2 after", (TAKE, "for i, task in enumerate(tasks):\n")),
     },
     claims.tasks_have_their_numbers: {
@@ -68,10 +68,10 @@ WRONG = {
         "knows one partition": ("after partition 0, expected row 0 after", (CYCLES, "clock_cycles(len(batches), 1)")),
     },
     claims.gradients_are_those_of_the_module: {
-        "detaches the output": ("missing. Autograd has to see everything", (OUTPUT, "concatenate(batches).detach()")),
+        "detaches the output": ("missing. Autograd has to see everything", (OUTPUT, "concatenate(batches).detach()"))
     },
     claims.tasks_of_a_clock_run_at_the_same_time: {
-        "task by task": ("2, 0)] did not run at the same", (COMPUTE, "[self.compute(batches, [x]) for x in schedule]")),
+        "task by task": ("2, 0)] did not run at the same", (COMPUTE, "[self.compute(batches, [x]) for x in schedule]"))
     },
     claims.each_partition_works_on_its_device: {
         "all on the first device": ("given a micro-batch on cpu", (TASK, TASK.replace("devices[j]", "devices[0]"))),
@@ -87,10 +87,7 @@ WRONG = {
 }
 RIGHT = {
     "numbers by position": [(TASK, TASK.replace("stage=j, micro_batch=i", "j, i"))],
-    "handed out from the last to the first": [
-        (PUT, ""),
-        (WAIT, LATER),
-    ],
+    "handed out from the last to the first": [(PUT, ""), (WAIT, LATER)],
     "keeps the first failure": [where_it_fails(LAST_FAILURE.replace("= error", "= locals().get('failed') or error"))],
     "micro-batches by slices": [
         (SPLIT, "[x[start : start + self.split_size] for start in range(0, len(x), self.split_size)]")

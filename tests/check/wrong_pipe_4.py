@@ -29,7 +29,6 @@ LOOKS_AFTER_THE_REST = """        if any(arg is not None for arg in args):
 
 
 def last(line: str) -> tuple[str, str]:
-    """Put this line behind what is done to the model."""
     return PLACE, f"{PLACE}\n    {line}"
 
 
@@ -60,10 +59,7 @@ WRONG = {
     None: NO_END,
 }
 RIGHT = {
-    "by name": [
-        (BLOCKS, "OrderedDict(gpt2.transformer.h.named_children())"),
-        "from collections import OrderedDict\n",
-    ],
+    "by name": [(BLOCKS, "OrderedDict(gpt2.transformer.h.named_children())"), "from collections import OrderedDict\n"],
     "deletes the blocks first": [(PLACE, f"del gpt2.transformer.h\n    {PLACE}")],
     "an adapter of its own that looks after the rest": [
         (PUT, "Adapter(pipe)"),

@@ -24,12 +24,10 @@ def x(before: str, after: str) -> tuple[str, str]:
 
 
 def first(line: str) -> tuple[str, str]:
-    """Put this line in front of the loop."""
     return LOOP, f"            {line}\n{LOOP}"
 
 
 def then(lines: str) -> tuple[str, str]:
-    """Put these lines after the loop."""
     return SEND_DX + "\n", "\n            ".join([SEND_DX, *lines.splitlines()]) + "\n"
 
 
@@ -61,9 +59,7 @@ SEVERAL = {
     "sends to other ranks": ("expected send(2I0), for which 1I0 waits", (NOT_FIRST, f"if op.stage and not {HERE}:")),
 }
 SUPPRESS = "with contextlib.suppress(Exception):\n"
-ERRORS = {
-    "goes on with the next op": ("(1F1), it called receive(1B0), ", (LOOP, f"{LOOP}              {SUPPRESS}")),
-}
+ERRORS = {"goes on with the next op": ("(1F1), it called receive(1B0), ", (LOOP, f"{LOOP}              {SUPPRESS}"))}
 FLOAT = "self._p2p.finish()\nreturn self._loss.total().item() if self._loss else None"
 GIVES_0 = "self._p2p.finish()\nreturn self._loss.total() if self._loss else torch.zeros(())"
 RESULTS = {
@@ -79,7 +75,6 @@ WRONG = {
     claims.loss_and_gradients_are_those_of_one_process: RESULTS,
 }
 
-# --- right ones -----------------------------------------------------------------------------------
 
 RIGHT = {
     "arguments by their names": [

@@ -23,7 +23,6 @@ GATHER, STATE = "dist.all_gather_object(states, own)", "number: state[number] fo
 
 
 def instead(lines: str) -> tuple[str, str]:
-    """Put these lines where the parameters are sent."""
     return SEND, "".join(f"        {line}\n" for line in lines.strip().splitlines())
 
 
@@ -118,12 +117,11 @@ WRONG = {
     },
     claims.loaded_states_go_on: {
         "keeps a full state": ("holds the state of", KEEPS_ALL),
-        "loads past the local one": ("its own share, and its next step is another", LOADS_PAST_LOCAL),
+        "loads past the local one": ("its own share, and its next step is not", LOADS_PAST_LOCAL),
     },
     None: {"loads into the local one": ("a parameter group that doesn't match the size", LOADS_INTO_LOCAL)},
 }
 
-# --- right ones -----------------------------------------------------------------------------------
 
 FLAT = f"""
 for owner in range({WORLD}):
@@ -165,6 +163,6 @@ RIGHT = {
         (
             GATHER,
             f"for n in range({WORLD}):\n            dist.broadcast_object_list(box := [own], n); states[n] = box[0]",
-        ),
+        )
     ],
 }

@@ -16,7 +16,7 @@ WRONG = {
         "cuts the bias by its inputs": (
             "it raised RuntimeError",
             (BIAS, "return y if self.bias is None else y + self.bias.tensor_split(3)[0]"),
-        ),
+        )
     },
     claims.each_rank_keeps_its_part: {
         "keeps all of the first": (
@@ -72,10 +72,7 @@ WRONG = {
         ),
     },
     claims.one_all_reduce_a_pass: {
-        "a sum too many": (
-            "makes 2 calls in forward",
-            (ROW, f"{ROW}\n        sum_over_ranks(y)"),
-        ),
+        "a sum too many": ("makes 2 calls in forward", (ROW, f"{ROW}\n        sum_over_ranks(y)")),
         "sums a gradient twice": (
             "makes 2 calls in backward",
             (COPY_BACK, "sum_over_ranks(dy); return sum_over_ranks(dy, ctx.group), None"),
@@ -87,9 +84,7 @@ RIGHT = {
     "its own matrix product": [
         (COLUMN, COLUMN.replace("self.weight, self.bias)", "self.weight) + (0 if self.bias is None else self.bias)"))
     ],
-    "narrows": [
-        (COLUMN_WEIGHT, "torch.tensor_split(linear.weight.detach(), n_ranks, 0)[rank].contiguous().clone()"),
-    ],
+    "narrows": [(COLUMN_WEIGHT, "torch.tensor_split(linear.weight.detach(), n_ranks, 0)[rank].contiguous().clone()")],
     "hands on x itself": [(COPY, "return x")],
     "waits for the sum": [
         (SUM, "x = x.clone()\n        dist.all_reduce(x, group=group, async_op=True).wait()\n        return x")

@@ -1,9 +1,6 @@
 """labkit.cost: a collective costs what its messages cost one by one; a fit finds what was there."""
 
-from __future__ import annotations
-
 import math
-import re
 
 import numpy as np
 import pandas as pd
@@ -19,6 +16,7 @@ from labkit.cost import (
     ring_all_reduce_s,
     ring_broadcast_s,
 )
+from labkit.cost.fit import WorkFit
 
 COLLECTIVES = (
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),
@@ -27,7 +25,6 @@ COLLECTIVES = (
 
 LINK = Link(latency_s=0.003, bytes_per_s=7e4)
 
-# --- bad input ------------------------------------------------------------------------------------
 
 COMPUTED = [
     *(lambda n, ranks, *link, name=name: collective_s(name, n, ranks, Link(*link)) for name in COLLECTIVES),
@@ -74,8 +71,6 @@ def test_what_tells_no_link_and_no_cost_is_refused(compute, error, message):
     with pytest.raises(error, match=message):
         compute()
 
-
-# --- collectives: the oracle sends every message of the algorithm, one by one ---------------------
 
 Message = tuple[int, int, float]  # source, destination, bytes
 
@@ -156,8 +151,6 @@ def test_the_ring_of_eight_ranks_takes_5_185_ms_for_160_megabytes_and_its_latenc
     assert ring_all_reduce_s(1e12, 5, 0.25, math.inf) == 2.0
 
 
-# --- the link behind measured times ---------------------------------------------------------------
-
 SIZES = np.logspace(3, 8, 8)
 
 
@@ -166,21 +159,21 @@ def noisy_times(seed: int, noise: float, latency_s: float = 50e-6, bytes_per_s: 
     return (latency_s + SIZES / bytes_per_s) * (1 + noise * np.random.default_rng(seed).standard_normal(len(SIZES)))
 
 
-@pytest.mark.parametrize("world_size", [None, 2, 4])
-def test_a_fit_gives_the_link_between_two_ranks_and_predicts_what_it_was_fitted_to(world_size):
-    link = Link(50e-6, 125e6)
-    seconds = [collective_s("all_reduce", s, world_size, link) if world_size else link.message_s(s) for s in SIZES]
-    fit = fit_link(SIZES, seconds, world_size)
+ETHERNET = Link(50e-6, 125e6)
+FITTED = [  # what was timed, on how many ranks, and whether through rank 0
+    (ETHERNET.message_s, None, False),
+    *((lambda size, n=n: collective_s("all_reduce", size, n, ETHERNET), n, False) for n in (2, 4)),
+    (lambda size: parameter_server_s(size, 4, 50e-6, 125e6), 4, True),
+]
+
+
+@pytest.mark.parametrize(("time_s", "world_size", "through_rank_0"), FITTED)
+def test_a_fit_gives_the_link_between_two_ranks_and_predicts_what_it_was_fitted_to(time_s, world_size, through_rank_0):
+    seconds = [time_s(size) for size in SIZES]
+    fit = fit_link(SIZES, seconds, world_size, through_rank_0=through_rank_0)
     assert (fit.latency_s, fit.bytes_per_s) == pytest.approx((50e-6, 125e6), rel=1e-9)
     assert [fit.predict_s(size) for size in SIZES] == pytest.approx(seconds)
     assert str(fit.link) == "fitted (125 MB/s, 50 µs)"
-
-
-def test_a_fit_through_rank_0_takes_two_latencies_for_any_number_of_ranks():
-    seconds = [parameter_server_s(size, 4, 50e-6, 125e6) for size in SIZES]
-    fit = fit_link(SIZES, seconds, 4, through_rank_0=True)
-    assert (fit.latency_s, fit.bytes_per_s) == pytest.approx((50e-6, 125e6), rel=1e-9)
-    assert [fit.predict_s(size) for size in SIZES] == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -222,17 +215,14 @@ def test_work_gives_its_cost_a_unit_and_the_fixed_one_back():
     assert fit_work([1024, 8], [1024 * 5e-6, 7 * 5e-6]).fixed_s == 0
 
 
+def test_a_pipelines_step_has_a_clock_for_each_micro_batch_and_further_stage():
+    fit = WorkFit(unit_s=2e-6, fixed_s=1e-3)
+    assert fit.pipeline_s(1000, n_micro=1) == pytest.approx(2 * (2e-3 + 1e-3))
+    assert fit.pipeline_s(1000, n_micro=4, n_stages=3) == pytest.approx(6 * (0.5e-3 + 1e-3))
+    break_even = 4 * fit.fixed_s / fit.unit_s
+    assert fit.pipeline_s(break_even, 4) == pytest.approx(fit.pipeline_s(break_even, 1))
+
+
 def test_work_that_is_done_before_the_host_hands_out_more_is_refused():
     with pytest.raises(ValueError, match=r"1024 units of work take 1\.53 ms, and 8 take 1\.5 ms, expected clearly"):
         fit_work([1024, 8], [1.53e-3, 1.5e-3])
-
-
-@pytest.mark.usefixtures("static")
-def test_every_number_of_a_fit_prints_as_a_measurement():
-    fit = fit_link(SIZES, noisy_times(seed=2, noise=0.05))
-    shown = re.findall(r"\[~ +([\d.]+) (µs|MB/s)\]", str(fit))
-    numbers = [fit.latency_s * 1e6, fit.latency_error_s * 1e6, fit.bytes_per_s / 1e6, fit.bytes_per_s_error / 1e6]
-    assert [float(number) for number, _ in shown] == pytest.approx(numbers, rel=1e-3)
-    assert [unit for _, unit in shown] == ["µs", "µs", "MB/s", "MB/s"]
-    assert not re.search(r"\d", re.sub(r"\[~[^\]]*\]", "", str(fit)))
-    assert repr(fit) == str(fit)

@@ -1,8 +1,6 @@
 """labkit.cost of a data-parallel step: buckets on one channel, what a call costs the host, and a
 step, which adds up from its parts in each of three ways to agree."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re
@@ -26,8 +24,6 @@ TWO_BUCKETS = {
     "bytes_per_s": 100.0,
 }
 
-# --- bad input ------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     "changed, error, message",
@@ -49,9 +45,6 @@ TWO_BUCKETS = {
 def test_a_step_of_times_or_buckets_that_cannot_be_is_refused(changed, error, message):
     with pytest.raises(error, match=re.escape(message)):
         ddp_step(**TWO_BUCKETS | changed)
-
-
-# --- buckets on one channel -----------------------------------------------------------------------
 
 
 @st.composite
@@ -113,9 +106,6 @@ def test_the_timeline_is_an_event_table_of_one_rank_and_one_lane():
     assert alone["end_s"].tolist() == alone["start_s"].tolist() == [0.25, 0.5]  # one rank calls nobody
 
 
-# --- a whole step ---------------------------------------------------------------------------------
-
-
 def times_of(events):
     return {
         (row.name, None if row.bucket is None else row.bucket): (row.start_s, row.end_s)
@@ -123,22 +113,17 @@ def times_of(events):
     }
 
 
-def test_a_step_with_overlap_is_the_one_drawn_by_hand():
-    assert times_of(ddp_step(**TWO_BUCKETS, host_s=0.25)) == {
-        ("forward", None): (0.0, 1.0),
-        ("backward", None): (1.0, 3.5),  # two seconds, and two calls
+DRAWN = {  # the same in both: forward from 0 to 1 s; two calls of 0.25 s
+    True: {  # backward takes two seconds, and the calls
+        ("backward", None): (1.0, 3.5),
         ("hand over", 0): (2.0, 2.25),
         ("hand over", 1): (3.25, 3.5),
         ("all_reduce", 0): (2.25, 4.25),
         ("all_reduce", 1): (4.25, 5.25),
         ("wait", None): (3.5, 5.25),
         ("optimizer", None): (5.25, 5.75),
-    }
-
-
-def test_a_step_without_overlap_is_the_one_drawn_by_hand():
-    assert times_of(ddp_step(**TWO_BUCKETS, host_s=0.25, overlap=False)) == {
-        ("forward", None): (0.0, 1.0),
+    },
+    False: {
         ("backward", None): (1.0, 3.0),
         ("hand over", 0): (3.0, 3.25),
         ("all_reduce", 0): (3.25, 5.25),
@@ -146,10 +131,15 @@ def test_a_step_without_overlap_is_the_one_drawn_by_hand():
         ("all_reduce", 1): (5.5, 6.5),
         ("wait", None): (3.0, 6.5),
         ("optimizer", None): (6.5, 7.0),
-    }
+    },
+}
 
 
-# --- three ways to agree --------------------------------------------------------------------------
+@pytest.mark.parametrize("overlap", DRAWN)
+def test_a_step_with_and_without_overlap_is_the_one_drawn_by_hand(overlap):
+    found = times_of(ddp_step(**TWO_BUCKETS, host_s=0.25, overlap=overlap))
+    assert found == {("forward", None): (0.0, 1.0)} | DRAWN[overlap]
+
 
 SIZES, BUCKETS = [400, 200, 600, 800], [[3, 2], [1, 0]]
 HOST = {"gather_scatter": 0.03, "all_reduce": 0.02, "ddp": 0.01}

@@ -1,7 +1,5 @@
 """labkit.cost of a step with a sharded model: sums of its parts, by hand and at both ends."""
 
-from __future__ import annotations
-
 import math
 import re
 

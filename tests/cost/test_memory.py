@@ -26,9 +26,6 @@ def test_activations_agree_with_the_paper_that_gave_the_formula():
     )
 
 
-# --- where it fits --------------------------------------------------------------------------------
-
-
 def test_ddp_fits_no_more_on_eight_gpus_than_on_one_and_sharding_does():
     fits = memory.fit_table()
     assert fits["8 × H100, DDP"].equals(fits["H100"])
@@ -84,9 +81,6 @@ def test_tensor_and_pipeline_leave_a_share_of_the_parameters_and_more():
 def test_a_plan_that_nobody_can_carry_out_is_refused(fields, says):
     with pytest.raises(ValueError, match=says):
         memory.Plan(**fields)
-
-
-# --- how long it takes ----------------------------------------------------------------------------
 
 
 def test_days_agree_with_those_that_megatron_states_for_gpt3():

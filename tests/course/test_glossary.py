@@ -1,7 +1,5 @@
 """Entries of the glossary fit in a link, and a notebook's terms link to them at their first use."""
 
-from __future__ import annotations
-
 from nbformat.v4 import new_markdown_cell
 
 from labkit.course.glossary import Term, glossary, link_terms
@@ -48,9 +46,7 @@ def test_linking_again_changes_nothing_and_renews_what_the_glossary_has_changed(
 def test_an_entry_is_short_fits_in_a_link_and_has_an_anchor_that_github_and_jupyterlab_agree_on():
     assert len(glossary()) > 25
     for term in glossary():
-        assert term.name == term.name.lower() and term.name.isascii(), (
-            term
-        )  # JupyterLab keeps capitals, GitHub does not
+        assert term.name == term.name.lower() and term.name.isascii(), term  # JupyterLab keeps capitals
         assert term.meaning.endswith(".") and len(term.meaning) <= 130 and '"' not in term.meaning, term
     forms = [form for term in glossary() for form in (term.name, *term.others)]
     assert len(forms) == len(set(forms))

@@ -1,8 +1,6 @@
 """Every notebook of the lab reproduces what is stored in it, and a stored output that is wrong by
 one digit is noticed. In the student edition, which stores none, each runs to its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -281,30 +279,3 @@ def test_tracebacks_and_stderr_are_stored_without_paths_of_this_machine(monkeypa
     cleaned = ["File labkit/dp.py:3, in f", 'File "site-packages/torch/x.py", line 1']
     cleaned += ["cell:1: UserWarning", "File …:7"]
     assert (cell.outputs[0].traceback, cell.outputs[1].text) == (cleaned, "\n".join(cleaned))
-
-
-# --- what its reader has run ----------------------------------------------------------------------
-
-
-def ran(source, count=None, printed=""):
-    outputs = [new_output("stream", name="stdout", text=printed)] if printed else []
-    return new_code_cell(source, execution_count=count, outputs=outputs)
-
-
-NEEDS = "%%needs dp.4 guess.a dp.3\n"
-NOT_RUN = {
-    "all of it": ([ran("a", 1), ran("b", 7), ran("")], ""),  # an empty cell has nothing to run
-    "nothing": ([ran("a"), ran(f"{NEEDS}b"), ran("%%needs dp.3\nc")], "05; it needs dp.3, dp.4 and your guesses"),
-    "nothing, with a guess alone": ([ran("%%needs guess.a\nb")], "05; it needs your guesses"),
-    "nothing, and it needs nothing": ([ran("a"), new_markdown_cell("%%needs dp.1")], "05"),
-    "not its first": ([ran("a"), ran("b", 1)], "1 code cell of 05; the first is 'a'"),
-    "not its last": (
-        [ran("a", 3), ran("b", 12), ran(f"{NEEDS}\nc = 1"), ran("d")],
-        "2 code cells of 05; the first, after [12], is 'c = 1'",
-    ),
-}
-
-
-@pytest.mark.parametrize(("cells", "says"), NOT_RUN.values(), ids=NOT_RUN)
-def test_what_was_not_run_is_said_with_jupyterlabs_numbers_and_what_it_needs(cells, says):
-    assert machinery.not_run(Path("05_gradient_sync.ipynb"), cells) == (says and f"you have not run {says}")

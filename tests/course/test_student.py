@@ -1,7 +1,5 @@
 """The student edition has every file, no solution, and says what to do where one stood."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import keyword
@@ -200,7 +198,6 @@ def ignored(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def real_edition(tmp_path_factory):
-    """The student edition of this repository."""
     folder = tmp_path_factory.mktemp("course") / "edition"
     write_student_edition(folder)
     return folder
@@ -229,7 +226,6 @@ def pieces(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def solutions() -> dict[tuple[str, ...], str]:
-    """Return the pieces of all solutions, and the task of each."""
     found = {}
     for name in STUDENT_FILES:
         lines = (ROOT / name).read_text().split("\n")
@@ -242,7 +238,6 @@ def solutions() -> dict[tuple[str, ...], str]:
 
 
 def texts(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each text in a folder, and its lines."""
     for file in sorted(folder.rglob("*")):
         if file.suffix == ".ipynb":
             cells = json.loads(file.read_text())["cells"]
@@ -252,7 +247,6 @@ def texts(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def leaks(folder: Path) -> set[tuple[str, str]]:
-    """Return the names of files that hold a piece of a solution, and the solution's task."""
     known = solutions()
     return {
         (name, known[piece]) for name, lines in texts(folder) for piece in pieces(normalised(lines)) if piece in known
@@ -333,12 +327,3 @@ def test_the_student_files_can_be_imported_and_check_says_todo_of_every_task(rea
         line = lines.index(f'raise TodoError("{task}")') + 1
         expected.append(f"TODO {task}: {name}, line {line}")
     assert (run.stdout.splitlines(), run.returncode) == (expected, 1), run.stderr
-
-
-@in_the_marked_source
-def test_no_test_of_the_student_edition_holds_an_answer(real_edition):
-    tests = {file.name for file in (real_edition / "tests").rglob("*.py")}
-    assert "test_check.py" in tests and "test_answers.py" not in tests
-    assert not [name for name in tests if name.startswith("wrong_")]
-    assert not (real_edition / "docs" / "instructor.md").exists()
-    assert "instructor" not in (real_edition / "README.md").read_text()

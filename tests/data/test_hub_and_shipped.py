@@ -1,11 +1,8 @@
 """Every place that may have a data set is read as it is; what is malformed is named."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import socket
-import threading
 from functools import partial
 
 import pytest
@@ -28,7 +25,6 @@ def text(*lines):
 
 
 def write(folder, files):
-    """Write texts by their names, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -44,9 +40,6 @@ def write_pairs(folder, stem="train", pairs=PAIRS, packed=False):
 
 def write_claims(folder, name="dev.tsv"):
     write(folder, {name: text(HEADER, *LINES)})
-
-
-# --- the places -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("below", "packed"), [("", False), ("multi30k", True)])
@@ -119,24 +112,6 @@ def test_a_hub_that_never_answers_is_asked_once_and_given_up(monkeypatch):
         with pytest.raises(TimeoutError):  # nobody else has called
             silent.accept()
 
-
-def test_a_hub_that_answers_is_reachable_unless_offline_is_asked_for(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
-        assert not hub.reachable()
-        monkeypatch.delenv("HF_HUB_OFFLINE")
-
-        def answer():
-            connection, _ = server.accept()
-            connection.recv(4096)
-            connection.sendall(b"HTTP/1.0 404 Not Found\r\nContent-Length: 0\r\n\r\n")
-            connection.close()
-
-        threading.Thread(target=answer, daemon=True).start()
-        assert hub.reachable(5.0)
-
-
-# --- what cannot be read --------------------------------------------------------------------------
 
 PACKED = gzip.compress(text(*[pair["de"] for pair in PAIRS] * 100))
 DE, EN = text("Ein Hund.", "Noch einer."), text("A dog.", "Another.")

@@ -1,8 +1,6 @@
 """The generated sentences are those whose labels, numbers and translations were proved right, and
 their scripts make them again: a hash each."""
 
-from __future__ import annotations
-
 import hashlib
 import runpy
 from pathlib import Path

@@ -6,7 +6,6 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def figures(tmp_path, monkeypatch):
-    """Return the folder that figures are saved in."""
     folder = tmp_path / "figures"
     monkeypatch.setenv("LABKIT_FIGURES", str(folder))
     yield folder

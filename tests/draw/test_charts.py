@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from drawn_tables import RESULTS, SWEEP
 
-from labkit.draw.charts import bars, by_source, curve, curves, one_legend, panels
+from labkit.draw.charts import bars, by_source, curve
 
 
 def test_bars_stand_as_high_as_their_values_and_each_series_has_a_legend_entry():
@@ -64,9 +64,6 @@ def test_a_table_that_cannot_be_drawn_is_refused(table, options, message):
         bars(table, **{"group": "setting", "series": "source", "value": "time_s"} | options)
 
 
-# --- intervals, sources, ticks --------------------------------------------------------------------
-
-
 def test_two_columns_are_the_ends_of_an_interval_in_bars_and_curves():
     ax = bars(ENDS, group="setting", series="source", value="time_s", error=("low", "high"))
     segments = [tuple(segment[:, 1]) for lines in ax.collections for segment in lines.get_segments()]
@@ -93,22 +90,3 @@ def test_bars_by_source_are_those_of_the_numbers_that_are_there():
     assert ax.get_ylabel() == "times as fast"
     with pytest.raises(ValueError, match="the table is empty"):
         by_source({"your guess": {"weak": None}}, label="times")
-
-
-def test_curves_have_a_line_for_each_name_and_an_interval_where_a_number_has_one():
-    ax = curves({"measured": {4: (3.0, 2.0, 5.0), 2: 1.0}, "formula": {2: 1.5, 4: None}}, x="ranks", y="ms", log="x")
-    lines = {each.get_label(): each.lines[0].get_xydata().tolist() for each in ax.containers}
-    assert lines == {"measured": [[2, 1], [4, 3]], "formula": [[2, 1.5]]}
-    assert [each.has_yerr for each in ax.containers] == [True, False]
-    (bars_of_measured,) = ax.containers[0].lines[2]
-    assert [segment.tolist() for segment in bars_of_measured.get_segments() if len(segment)][-1] == [[4, 2], [4, 5]]
-    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_xscale()) == ("ranks", "ms", "log")
-
-
-def test_panels_share_a_figure_and_the_last_one_has_the_legend_of_all():
-    axes = panels(3, 2)
-    for ax in axes:
-        curve(SWEEP.rename(columns={"model_s": "fitted"}), x="batch", y="time_s", predicted="fitted", ax=ax)
-    one_legend(axes)
-    assert axes[0].figure is axes[1].figure and axes[0].get_legend() is None
-    assert [text.get_text() for text in axes[1].get_legend().get_texts()] == ["measured", "fitted"]

@@ -37,12 +37,6 @@ alt = "Time against size."
 [sizes.series]
 free_calls = "predicted, if a call cost nothing"
 
-[ways]
-kind = "curves"
-x = "ranks"
-y = "s"
-alt = "Time against ranks."
-
 [mine]
 kind = "drawn"
 alt = "Drawn elsewhere."
@@ -51,7 +45,6 @@ alt = "Drawn elsewhere."
 
 @pytest.fixture(autouse=True)
 def lab(figures, tmp_path, monkeypatch):
-    """A lab with these figures."""
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks" / "figures.toml").write_text(FIGURES)
     monkeypatch.chdir(tmp_path / "notebooks")
@@ -60,7 +53,6 @@ def lab(figures, tmp_path, monkeypatch):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The figures that are saved, in order."""
     kept = []
     monkeypatch.setattr(
         module, "save", lambda figure, *name, alt: kept.append(figure_of(figure, "")) or save(figure, *name, alt=alt)

@@ -1,11 +1,7 @@
 """labkit.draw.cells: grids of cells that change from step to step."""
 
-from itertools import combinations
-
 import numpy as np
 import pandas as pd
-import pytest
-from drawn_artists import on_screen, overlapping
 from matplotlib.patches import FancyArrowPatch
 
 from labkit.draw.cells import Cell, GridStep, cell_panel, cells_of, in_lines
@@ -30,9 +26,6 @@ def test_a_panel_explains_its_bars_and_tells_its_steps():
     assert panel.bars[["left", "top"]].astype(int).to_numpy().tolist() == [[0, 0], [1, 1]]
     before, after = panel.bars["vanish"]
     assert before == 1 and after > 1000, "what is there in the end stays beside a grid with more steps"
-
-
-# --- in print -------------------------------------------------------------------------------------
 
 
 def grid(n=3, links=(), left_out=(), n_steps=1):
@@ -70,16 +63,3 @@ def test_an_arrow_leads_from_the_cell_that_is_sent_and_a_thick_one_stands_for_al
         start, *_, end = arrow._path_original.vertices  # no other way to see where it goes
         assert (int(start[1]), int(end[1])) == (source, target)
         assert int(start[0] - 3 - 0.7) == 2  # the third column of the second grid
-
-
-@pytest.mark.parametrize(("n", "count", "n_lines"), [(4, 9, 2), (16, 5, 3)])
-def test_grids_go_into_as_few_lines_as_a_page_has_room_for_and_no_words_overlap(n, count, n_lines):
-    lines = in_lines([GridStep(grid(n), 0, f"step {number}") for number in range(count)])
-    assert len(lines) == n_lines
-    figure = panel_figure(lines, note="Two lines under the picture, " * 8)
-    figure.draw_without_rendering()
-    texts = [*figure.legends[0].get_texts(), *figure.texts]
-    for ax in figure.axes:
-        texts += [*ax.texts, *ax.get_xticklabels(), *ax.get_yticklabels()]
-    boxes = [on_screen(text) for text in texts if text.get_text()]
-    assert not [pair for pair in combinations(boxes, 2) if overlapping(*pair)]

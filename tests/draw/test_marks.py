@@ -6,7 +6,7 @@ import pytest
 from drawn_tables import RESULTS, SWEEP
 from matplotlib.colors import same_color
 
-from labkit.draw.charts import bars, curve, lines_at, mark_guess
+from labkit.draw.charts import bars, curve, mark_guess
 from labkit.draw.palette import SOURCES
 from labkit.draw.picture import drawn_data
 
@@ -49,12 +49,6 @@ def test_a_guess_of_a_group_lies_across_its_bars_and_no_others():
     assert set(ys) == {9} and sides[3] < xs[0] <= sides[4] and xs[-1] >= sides[-1] and len(mark.get_markevery()) == 1
 
 
-def test_without_a_guess_nothing_is_drawn():
-    ax = results()
-    assert mark_guess(mark_guess(ax, None, group="1 device"), SimpleNamespace(value=None), axis="x") is ax
-    assert not marks(ax) and legend(ax) == ["measured", "published"]
-
-
 @pytest.mark.parametrize(
     ("guess", "place", "error", "said"),
     [
@@ -91,18 +85,3 @@ def test_the_data_hold_the_guess_after_what_was_drawn():
     guess = {"setting": "2 devices", "source": "your guess", "time_s": 9}
     assert len(of_bars) == 5 and of_bars.iloc[-1].dropna().to_dict() == guess
     assert of_a_curve.iloc[-1].dropna().to_dict() == {"batch": 3, "source": "your guess"}
-
-
-def test_lines_at_stand_at_their_values_with_their_names_and_keep_the_legend():
-    ax = sweep()
-    before = legend(ax), len(ax.lines)
-    lines_at(lines_at(ax, {"a GPU": 0.3}), {"reported": 2}, axis="x")
-    assert (legend(ax), len(ax.lines)) == (before[0], before[1] + 2)
-    level, upright = ax.lines[-2:]
-    assert set(level.get_ydata()) == {0.3} and set(upright.get_xdata()) == {2}
-    assert same_color(upright.get_color(), SOURCES["published"].edge) and not same_color(
-        level.get_color(), upright.get_color()
-    )
-    assert {text.get_text() for text in ax.texts} == {"a GPU", "reported"}
-    with pytest.raises(ValueError, match="axis is 'z'"):
-        lines_at(ax, {}, axis="z")

@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from eyes import COLOUR_VISION, lab
-from matplotlib.colors import same_color
 
-from labkit.draw.charts import by_source, curve
+from labkit.draw.charts import curve
 from labkit.draw.palette import (
     GUESS,
     MEASURED,
@@ -17,9 +16,7 @@ from labkit.draw.palette import (
     PUBLISHED,
     SOURCES,
     STYLES,
-    bar_styles,
     in_theme,
-    line_styles,
     shade,
     source_of,
     text_colour,
@@ -60,31 +57,6 @@ def test_letters_on_a_bar_are_read_and_in_a_dark_page_nothing_glares(theme):
 def luminance(colour):
     """Return the luminance of a colour, 0 to 1: Y of CIE."""
     return ((lab(colour, "normal")[0] + 16) / 116) ** 3
-
-
-def test_series_of_one_source_share_its_colour_and_differ_among_themselves():
-    names = ["your guess", "predicted", "measured, 1 Gbit/s", "measured, real link", "measured, none"]
-    styles = bar_styles(names)
-    first, *others = (styles[name] for name in names[2:])
-    assert first == SOURCES[MEASURED] == line_styles(["published", *names[2:]])[names[2]] and {
-        other.edge for other in others
-    } == {first.edge}
-    assert len({(style.colour, style.hatch) for style in styles.values()}) == 5
-    for vision in COLOUR_VISION:  # ever lighter
-        lightness = [lab(styles[name].colour, vision)[0] for name in names[2:]]
-        assert lightness[0] + 10 < lightness[1] < lightness[2] - 10
-
-
-def test_bars_are_drawn_in_the_look_of_their_sources():
-    ax = by_source(
-        {name: {"weak": 1.0} for name in ("your guess", "predicted", "measured", "published")}, label="times"
-    )
-    found = {bar.get_label(): bar[0] for bar in ax.containers if bar.get_label() in SOURCES}
-    for name, bar in found.items():
-        assert same_color(bar.get_facecolor(), SOURCES[name].colour) and same_color(
-            bar.get_edgecolor(), SOURCES[name].edge
-        )
-    assert set(found) == set(SOURCES) and found["predicted"].get_linestyle() == "--"
 
 
 RUNS = ("measured", "formula: m", "ring, simulated", "ring", "published: a")

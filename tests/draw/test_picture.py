@@ -113,15 +113,3 @@ def test_a_notebook_gets_an_opaque_png_with_alt_text_once(figures):
         assert metadata["image/png"]["alt"] == ALT and data == {"text/plain": text}
         assert metadata["image/png"]["width"] == pytest.approx(image.shape[1] / 1.5, abs=1)
         assert (image[..., 3] == 1).all() and (image[0, 0] == 1).all()
-
-
-@pytest.mark.parametrize("marker", ["notebooks/deeper", ""])
-def test_without_a_named_folder_figures_go_to_the_lab_around_the_working_directory_if_any(
-    tmp_path, monkeypatch, marker
-):
-    monkeypatch.delenv("LABKIT_FIGURES")
-    inside = tmp_path / (marker if marker.startswith("notebooks") else "chapters")
-    inside.mkdir(parents=True)
-    monkeypatch.chdir(inside)
-    expected = (tmp_path if marker else inside) / "figures"
-    assert {path.parent for path in save(timeline(two_ranks()), "here", alt=ALT).files} == {expected}

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from drawn_artists import assert_apart, drawn_bars, idle_boxes, on_screen, overlapping
 from drawn_tables import event, two_ranks
-from matplotlib.collections import PolyCollection
 from matplotlib.text import Annotation
 
 from labkit.draw import timeline
@@ -30,7 +29,6 @@ def five_tables():
 
 @pytest.fixture(scope="module")
 def five(five_tables):
-    """Return their figure."""
     return timeline(five_tables, note="Equal stages.", time_label="time (forward passes)").figure
 
 
@@ -40,21 +38,7 @@ def peaks(ax):
 
 
 def facts(five):
-    """By title of a panel, what stands beside it."""
     return {ax.get_title(loc="left"): ax.get_title(loc="right") for ax in five.axes}
-
-
-def strips(ax):
-    """Every memory strip as (times, heights), from the top rank down; heights in rows."""
-    found = []
-    for each in ax.collections:
-        if isinstance(each, PolyCollection) and each.get_zorder() == 1.5:
-            corners = each.get_paths()[0].vertices
-            found.append((corners[:, 0], corners[:, 1].max() - corners[:, 1], corners[:, 1].max()))
-    return [(times, heights) for times, heights, _ in sorted(found, key=lambda strip: strip[2])]
-
-
-# --- time -----------------------------------------------------------------------------------------
 
 
 def test_every_op_is_a_bar_in_the_panel_of_its_table_which_says_its_makespan_and_bubble(five, five_tables):
@@ -83,9 +67,6 @@ def test_what_was_measured_late_starts_at_0_and_ranks_idle_from_the_first_op_of_
     assert ax.get_xlim()[1] >= 5
 
 
-# --- memory ---------------------------------------------------------------------------------------
-
-
 def test_the_peak_of_every_rank_stands_beside_it(five):
     shown = {ax.get_title(loc="left"): peaks(ax) for ax in five.axes}
     assert shown["GPipe"] == ["8"] * 4
@@ -95,9 +76,6 @@ def test_the_peak_of_every_rank_stands_beside_it(five):
     ]  # half of (v - 1)n + 2(n - 1 - r) + 1
     assert max(shown["ZB-H1"]) == "4"
     assert set(shown["ZB-V"]) == {"4"}  # 2n halves are the n of 1F1B's first rank
-
-
-# --- the figure as a whole ------------------------------------------------------------------------
 
 
 def assert_nothing_overlaps(figure):
@@ -112,13 +90,6 @@ def assert_nothing_overlaps(figure):
     assert boxes[:, 0].min() >= 0 and boxes[:, 1].max() <= figure.bbox.x1 and boxes[:, 3].max() <= figure.bbox.y1
 
 
-@pytest.mark.slow
-def test_of_a_huge_schedule_no_text_overlaps_another_or_leaves_the_page_or_is_smaller_than_5_points():
-    figure = timeline({"1F1B": simulate(one_f_one_b(64, 64))}).figure
-    assert_nothing_overlaps(figure)
-    assert figure.get_figwidth() == 9 and figure.get_figheight() < 15
-
-
 def test_five_schedules_with_all_their_numbers_overlap_nowhere_and_have_one_legend(five, five_tables):
     assert_nothing_overlaps(five)
     numbers = [len([text for text in ax.texts if not isinstance(text, Annotation)]) for ax in five.axes]
@@ -128,8 +99,6 @@ def test_five_schedules_with_all_their_numbers_overlap_nowhere_and_have_one_lege
     entries = "forward|backward|input gradient|weight gradient|1st, 2nd stage of a rank|idle|activations kept"
     assert "|".join(text.get_text() for text in five.legends[0].get_texts()) == entries
 
-
-# --- what cannot be drawn -------------------------------------------------------------------------
 
 GOOD = simulate(gpipe(2, 2))
 BAD = {

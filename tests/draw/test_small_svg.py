@@ -31,27 +31,9 @@ def test_the_largest_figures_of_the_course_are_small():
         assert svg.stat().st_size < MAX_BYTES
 
 
-def test_a_hatching_is_cut_to_what_repeats_and_keeps_its_lines():
-    for hatch, tile, n_marks in (("///", 8, 12), ("...", 8, 8), ("..", 12, 8)):
-        before, after = drawn(hatch=hatch)
-        assert f'width="{tile}" height="{tile}"' in after and 'width="72"' in before
-        (outline,) = re.findall(r'<pattern.*? d="([^"]*)"', after)
-        assert outline.count("M") == n_marks
-
-
 def test_coordinates_stay_where_they_were_by_a_tenth_of_a_point():
     before, after = (re.findall(r'd="(M[^"]*z)[^"]*" clip-path', svg, re.DOTALL) for svg in drawn(color="#abcdef"))
     assert len(before) == 3 and len(after) == 3
     for old, new in zip(before, after, strict=True):
         x0, y0, x1, _, _, y1 = [round(float(number), 1) for number in re.findall(r"[\d.]+", old)[:6]]
         assert new == f"M{x0:g} {y0:g}H{x1:g}V{y1:g}H{x0:g}z"
-
-
-def test_a_curve_of_which_nothing_is_in_the_picture_goes_without_an_error():
-    figure, ax = plt.subplots()
-    ax.plot([1, 2], [5, 5], marker="o")
-    ax.vlines([1, 2], 4, 6)
-    ax.set_ylim(0, 1)
-    file = io.BytesIO()
-    figure.savefig(file, format="svg")
-    assert small_svg(file.getvalue())

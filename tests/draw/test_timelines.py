@@ -8,18 +8,12 @@ from itertools import combinations
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from drawn_artists import assert_apart, coloured_bars, drawn_bars, overlapping
+from drawn_artists import drawn_bars, overlapping
 from drawn_tables import event, two_ranks
 from eyes import COLOUR_VISION, lab
-from matplotlib.colors import to_hex
 
 from labkit.draw import STYLES, overlay, timeline
-from labkit.draw.palette import shade
-from labkit.schedule import gpipe, interleaved, one_f_one_b
-from labkit.simulate import simulate
 from labkit.trace import event_table
-
-# --- timelines ------------------------------------------------------------------------------------
 
 
 def test_every_event_is_a_bar_at_its_time_on_given_axes_with_rank_0_on_top():
@@ -30,15 +24,6 @@ def test_every_event_is_a_bar_at_its_time_on_given_axes_with_rank_0_on_top():
     assert found == sorted(zip(events["start_s"], events["end_s"], strict=True))
     labels = {label.get_text(): y for label, y in zip(ax.get_yticklabels(), ax.get_yticks(), strict=True)}
     assert list(labels) == ["rank 0", "rank 1"] and labels["rank 0"] < labels["rank 1"] and ax.yaxis_inverted()
-
-
-def test_spans_that_touch_share_a_row_and_an_outer_one_lies_above_those_nested_in_it():
-    rows = [event(0, "forward", 0.1 * i, 0.1 * (i + 1)) for i in range(50)]
-    rows += [event(1, "inner", 0, 2), event(1, "outer", 0, 5), event(1, "inner", 3, 4)]
-    boxes = sorted(drawn_bars(timeline(event_table(rows))), key=lambda box: box[1] - box[0])
-    *touching, first, second, outer = ((right - left, top) for left, right, top, _ in boxes)
-    assert len({top for _, top in touching}) == 1
-    assert outer[1] < first[1] == second[1]  # the axis points downwards
 
 
 @pytest.mark.parametrize(
@@ -64,22 +49,6 @@ def test_no_bar_ever_covers_another_however_spans_nest_and_overlap():
     assert not [pair for pair in combinations(boxes, 2) if overlapping(*pair)]
 
 
-def test_a_bar_shows_its_micro_batch_or_else_its_bucket_inside_and_no_hatching_runs_through_it():
-    rows = [event(0, "forward", 0, 3, micro_batch=7, bucket=1), event(0, "all_reduce", 3, 6, "comm", bucket=3)]
-    rows += [event(0, "optimizer", 6, 9)]
-    rows += [event(1, "forward", i, i + 0.3 + 0.03 * i, micro_batch=100 + i) for i in range(20)]
-    ax = timeline(event_table(rows))
-    ax.figure.draw_without_rendering()
-    bars = {(box[0] + box[1]) / 2: (box, colour) for box, colour in coloured_bars(ax)}
-    assert {"3", "7", "119"} <= {text.get_text() for text in ax.texts} and 10 < len(ax.texts) < 22
-    for text in ax.texts:
-        (left, right, *_), colour = bars[min(bars, key=lambda middle: abs(middle - text.get_position()[0]))]
-        extent = text.get_window_extent().transformed(ax.transData.inverted())
-        assert left <= extent.x0 and extent.x1 <= right and text.get_fontsize() >= 5, text.get_text()
-        if colour != to_hex(STYLES["forward"].colour):
-            assert to_hex(text.get_bbox_patch().get_facecolor()) == colour
-
-
 @pytest.mark.parametrize("note", ["", "Two ranks."])
 def test_notes_and_what_was_emulated_stand_once_under_a_timeline_and_under_an_overlay(note):
     plain, slow = two_ranks(), two_ranks()
@@ -88,12 +57,6 @@ def test_notes_and_what_was_emulated_stand_once_under_a_timeline_and_under_an_ov
         label = (timeline if len(tables) == 1 else overlay)(*tables, note=note).figure.get_supxlabel()
         assert label.count("emulated link: SLOW") == any(table is slow for table in tables)
         assert note.removesuffix(".") in label
-
-
-def test_ten_thousand_bars_are_drawn_as_a_few_collections_without_numbers():
-    rows = [event(i % 8, ("send", "forward")[i % 2], i // 8, i // 8 + 0.9, micro_batch=i) for i in range(10_000)]
-    ax = timeline(event_table(rows))
-    assert len(drawn_bars(ax)) == 10_000 and len(ax.collections) <= 4 and not ax.texts
 
 
 def test_overlay_starts_both_tables_at_0_and_marks_where_each_ends():
@@ -109,43 +72,6 @@ def test_overlay_starts_both_tables_at_0_and_marks_where_each_ends():
     assert not [pair for pair in combinations(boxes, 2) if overlapping(*pair)]
 
 
-# --- timelines of pipelines -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("n_ranks", "most"), [(2, 2), (64, 32)])
-def test_rank_labels_never_overlap_and_of_many_ranks_every_second_or_fourth_is_named(n_ranks, most):
-    ax = timeline(simulate(one_f_one_b(n_ranks, 64)))
-    ax.figure.draw_without_rendering()
-    labels = [label for label in ax.get_yticklabels() if label.get_text()]
-    every = n_ranks // len(labels)
-    assert [label.get_text() for label in labels] == [f"rank {rank}" for rank in range(0, n_ranks, every)]
-    assert n_ranks // 8 <= len(labels) <= most
-    assert_apart(labels)
-    assert ax.figure.get_figheight() <= 10.5
-    (_, zero), (_, one) = ax.transData.transform([(0, 0), (0, 1)])
-    assert min(bottom - top for _, _, top, bottom in drawn_bars(ax)) * (zero - one) * 72 / ax.figure.dpi >= 5
-
-
-@pytest.mark.parametrize(
-    ("n_chunks", "entry"), [(1, "backward"), (2, "1st, 2nd stage of a rank"), (4, "1st to last of a rank's 4 stages")]
-)
-def test_each_stage_of_a_rank_is_lighter_than_the_one_before_and_the_legend_says_so(n_chunks, entry):
-    events = simulate(interleaved(2, 2, n_chunks) if n_chunks > 1 else gpipe(2, 2))
-    ax = timeline(events)
-    colours = {(round(left, 6), top): colour for (left, _, top, _), colour in coloured_bars(ax)}
-    tops = sorted({top for _, top in colours})
-    for row in events.itertuples():
-        expected = shade(STYLES[row.name].colour, row.stage // 2, n_chunks)  # stages go round the ranks
-        assert colours[round(row.start_s, 6), tops[row.rank]] == to_hex(expected)
-    lightness = [lab(shade(STYLES["forward"].colour, chunk, n_chunks), "normal")[0] for chunk in range(n_chunks)]
-    assert lightness == sorted(set(lightness))
-    legend = ax.figure.legends[0]
-    ax.figure.draw_without_rendering()
-    assert [text.get_text() for text in legend.get_texts()] == list(dict.fromkeys(["forward", "backward", entry]))
-    assert ax.get_window_extent().y1 <= legend.get_window_extent().y0
-    assert legend.get_window_extent().x1 <= ax.figure.bbox.x1
-
-
 @pytest.mark.parametrize("fault", [None, two_ranks()[:0], two_ranks().assign(end_s=np.inf)])
 def test_a_table_that_cannot_be_drawn_is_refused_by_name_before_anything_is_drawn(fault):
     draws = {
@@ -157,9 +83,6 @@ def test_a_table_that_cannot_be_drawn_is_refused_by_name_before_anything_is_draw
         with pytest.raises((TypeError, ValueError), match=re.escape(name)):
             draw()
     assert not plt.get_fignums()
-
-
-# --- colours --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("vision", COLOUR_VISION)

@@ -4,9 +4,8 @@ import math
 
 import pandas as pd
 import pytest
-from matplotlib.colors import to_hex
 
-from labkit.draw import stacks, style_of, waterfall
+from labkit.draw import stacks, waterfall
 from labkit.draw.picture import drawn_data
 
 PARTS = pd.DataFrame(
@@ -23,12 +22,8 @@ def fall(table, total=0.1, **options):
 
 
 def spans_of(ax):
-    """The ends of each bar, from left to right."""
     bars = sorted(ax.patches, key=lambda bar: bar.get_x())
     return [tuple(round(end, 9) for end in sorted((bar.get_y(), bar.get_y() + bar.get_height()))) for bar in bars]
-
-
-# --- bad input ------------------------------------------------------------------------------------
 
 
 def stacked(table, **names):
@@ -51,9 +46,6 @@ def test_a_table_that_cannot_be_drawn_is_refused_by_name(draw, message):
         draw()
 
 
-# --- a waterfall ----------------------------------------------------------------------------------
-
-
 def test_each_bar_begins_where_the_one_before_ended_the_first_at_0_and_the_last_is_the_sum():
     ax = fall(PARTS, note="two ranks")
     assert spans_of(ax) == [(0, 30), (30, 80), (60, 80), (60, 60), (0, 60)]
@@ -64,21 +56,6 @@ def test_each_bar_begins_where_the_one_before_ended_the_first_at_0_and_the_last_
     assert data["part"].tolist() == names and data["to"].tolist() == pytest.approx([30, 80, 60, 60, 60])
     assert ax.get_ylim()[0] == 0 and "beyond the prediction" in ax.get_ylabel()
     assert ax.get_xlabel() == "predicted 100, measured 160 ms. two ranks"
-
-
-def test_a_part_has_the_colour_of_its_name_and_what_was_emulated_stands_below():
-    table = PARTS.copy()
-    table.attrs["emulated"] = "emulated link: slow"
-    ax = fall(table)
-    bars = sorted(ax.patches, key=lambda bar: bar.get_x())
-    for bar, name in zip(bars[:-1], PARTS["part"], strict=True):
-        assert (to_hex(bar.get_facecolor()).upper(), bar.get_hatch() or "") == style_of(name)[:2]
-    assert "emulated link: slow" in ax.get_xlabel()
-    looks = {(bar.get_facecolor(), bar.get_hatch()) for bar in bars}
-    assert len(looks) == len(bars)
-
-
-# --- stacked bars ---------------------------------------------------------------------------------
 
 
 def test_parts_stand_on_each_other_in_the_order_of_the_table_and_the_sum_over_them():

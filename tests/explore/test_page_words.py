@@ -89,15 +89,6 @@ def test_what_is_not_an_op_says_where_it_ran_and_its_size_and_a_gap_what_runs_me
     )
 
 
-def test_a_strip_says_whose_activations_are_kept_and_where_that_is_over_the_cap():
-    kept = words(simulate(gpipe(2, 3)), memory=True, cap=2)["kept"]
-    assert said_of(kept, "Rank 0 keeps the activations of 3 micro-batches")[1:] == [
-        "Kept for 0F0, 0F1 and 0F2: their backward passes have not ended.",
-        "This is the most that it keeps.",
-        "The cap is 2.",
-    ]
-
-
 def test_where_stages_are_threads_nothing_is_called_a_rank():
     threads = by_stage(simulate(gpipe(2, 3), forward=1.1).assign(rank=0))
     timeline = Timeline(threads, ideal=simulate(gpipe(2, 3)))

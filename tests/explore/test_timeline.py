@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
 from html_files import script_of
 
@@ -25,22 +24,6 @@ def timeline():
 
 def receive(timeline, **message):
     timeline._receive(timeline, {"version": timeline.scene["version"]} | message, [])
-
-
-def column(table, name):
-    kind, content = table[name]
-    return np.frombuffer(content, dtype="<" + kind)
-
-
-def test_the_page_gets_the_columns_of_the_table():
-    events = simulate(one_f_one_b(2, 4))
-    (table,) = Timeline(events).scene["panels"][0]["tables"]
-    assert [column(table, name).tolist() for name in ("start_s", "end_s")] == [
-        events["start_s"].tolist(),
-        events["end_s"].tolist(),
-    ]
-    assert column(table, "stage").tolist() == events["stage"].tolist()
-    assert [table["names"][i] for i in column(table, "name")] == events["name"].tolist()
 
 
 def test_what_a_reader_picked_in_an_earlier_picture_is_not_heard(timeline):
@@ -67,14 +50,6 @@ def test_keys_are_heard_in_the_order_in_which_they_were_pressed_view_by_view(tim
     for view, number, key in [("a", 1, "b"), ("b", 0, "x"), ("a", 2, "u"), ("a", 0, "f"), ("b", 1, "y")]:
         receive(timeline, key=key, view=view, number=number)
     assert heard == ["x", "f", "b", "u", "y"]
-
-
-def test_who_cannot_see_it_is_told_what_it_shows():
-    ideal = simulate(gpipe(2, 2))
-    alt = Timeline(ideal.assign(end_s=ideal.end_s + 0.25), ideal=ideal).scene["alt"]
-    assert alt == (
-        "Timeline of 2 ranks with 8 bars: forward, backward. It takes 9.25 s. Over it the prediction, which takes 9 s."
-    )
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -1,12 +1,10 @@
-"""Gradients averaged over NCCL, in every way: the gradient of the whole batch; sharded steps."""
+"""Buckets and shards over NCCL: the span of a sum, the steps of a plain optimizer, the memory."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.nn.parallel import DistributedDataParallel
 
 from labkit import dp, shard
 from labkit.lab.living_bytes import living_bytes
@@ -26,66 +24,6 @@ def gradients_of(model, rows, size):
     inputs, targets = torch.arange(size * 16).view(size, 16) % 7 / 7.0, torch.arange(size * 4).view(size, 4) % 5 / 5.0
     outputs = model(inputs[rows].to(next(model.parameters())))
     torch.nn.functional.mse_loss(outputs, targets[rows].to(outputs)).backward()
-
-
-def averaged_in_every_way():
-    """The gradients of this rank's shard of a batch, averaged per tensor, through rank 0, around
-    the ring, flat, in buckets."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    mine, size = slice(4 * rank, 4 * rank + 4), 4 * world_size
-
-    def ring(model):
-        for parameter in model.parameters():
-            dp.ring_all_reduce(parameter.grad)
-            parameter.grad /= world_size
-
-    ways = {"per tensor": dp.average_gradients, "through rank 0": dp.gather_scatter_gradients, "ring": ring}
-    found = {}
-    for name, average in ways.items():
-        model = small_model().to(device())
-        gradients_of(model, mine, size)
-        average(model)
-        found[name] = [parameter.grad for parameter in model.parameters()]
-    for name, cap_mb in (("flat", 25.0), ("bucketed", 1e-3)):
-        model = dp.BucketedDataParallel(small_model().to(device()), cap_mb)
-        gradients_of(model, mine, size)
-        model.finish_gradient_synchronization()
-        found[name] = [parameter.grad for parameter in model.parameters()]
-    return found
-
-
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_every_way_to_average_gives_the_gradient_of_the_whole_batch_on_nccl(world_size):
-    whole = small_model()
-    gradients_of(whole, slice(None), 4 * world_size)
-    for found in launch(averaged_in_every_way, world_size=world_size, share_gpu=True).values:
-        for name, gradients in found.items():
-            for gradient, parameter in zip(gradients, whole.parameters(), strict=True):
-                torch.testing.assert_close(gradient, parameter.grad, rtol=1e-9, atol=1e-12, msg=name)
-
-
-def averaged_by_both_reducers(in_bf16):
-    """This rank's gradients of its shard, by BucketedDataParallel and by torch's DDP."""
-    rank, size = dist.get_rank(), 4 * dist.get_world_size()
-    ours = dp.BucketedDataParallel(small_model().float().to(device()), 1e-3, dp.bf16_compress_hook if in_bf16 else None)
-    theirs = DistributedDataParallel(small_model().float().to(device()), bucket_cap_mb=1e-3)
-    if in_bf16:  # by another name: register_comm_hook refuses it by its own on gloo
-        theirs.register_comm_hook(None, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
-    for model in (ours, theirs):
-        gradients_of(model, slice(4 * rank, 4 * rank + 4), size)
-    ours.finish_gradient_synchronization()
-    return [[parameter.grad for parameter in model.module.parameters()] for model in (ours, theirs)]
-
-
-@pytest.mark.parametrize("in_bf16", [False, True], ids=["fp32", "bf16 hook"])
-def test_buckets_and_ddp_average_to_the_gradient_of_the_whole_batch(in_bf16, rig):
-    whole = small_model()
-    gradients_of(whole, slice(None), 8)
-    close = {"rtol": 3e-2, "atol": 1e-4} if in_bf16 else {"rtol": 1e-4, "atol": 1e-6}
-    for ours, theirs in rig.launch(averaged_by_both_reducers, in_bf16).values:
-        for parameter, mine, torchs in zip(whole.parameters(), ours, theirs, strict=True):
-            torch.testing.assert_close(mine, parameter.grad.float(), **close)
-            torch.testing.assert_close(torchs, parameter.grad.float(), **close)
 
 
 def trained_in_shares(name):
@@ -188,18 +126,3 @@ def test_what_is_counted_of_a_sharded_step_is_what_torch_has_allocated(world_siz
     for counted, allocated in launch(counted_and_allocated, world_size=world_size, share_gpu=True).values:
         measured(f"allocated, {world_size} ranks, counted = 1", allocated / counted, "")
         assert abs(allocated - counted) < 2**16  # the allocator rounds each tensor up to 512 bytes
-
-
-def parallel_mlp_on_a_gpu():
-    torch.manual_seed(5)
-    first, second = torch.nn.Linear(64, 256).to(device()), torch.nn.Linear(256, 64).to(device())
-    x = torch.linspace(-1, 1, 4 * 64, device=device()).view(4, 64)
-    right = second(first(x).relu())
-    found = shard.RowParallelLinear(second)(shard.ColumnParallelLinear(first)(x).relu())
-    return found.cpu(), right.cpu()
-
-
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_a_layer_shared_out_over_ranks_computes_what_the_whole_one_does_on_nccl(world_size):
-    for found, right in launch(parallel_mlp_on_a_gpu, world_size=world_size, share_gpu=True).values:
-        torch.testing.assert_close(found, right, rtol=1e-3, atol=1e-4)

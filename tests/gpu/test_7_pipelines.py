@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.distributed as dist
 from stage_steps import check_steps, scheduled_steps
 
 from labkit import models, pipe
-from labkit.launch import device, launch
+from labkit.launch import launch
 from labkit.schedule import gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
 from labkit.trace import record
 from labkit.train.translation import EOS_DE_ID, generate
@@ -83,21 +82,6 @@ def test_stages_on_cpu_and_gpu_copy_what_goes_between_them_and_back():
     assert copies.micro_batch.tolist() == [0, 1, 2] and (copies.stage == 1).all()
 
 
-def test_several_gpus_give_the_plain_modules_gradients():
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
-    expected, model = steps_of(two_stages()), two_stages()
-    wrapped = torch.nn.Sequential(*(pipe.WithDevice(stage, f"cuda:{j}") for j, stage in enumerate(model)))
-    with pipe.Pipe(wrapped, split_size=64) as piped:
-        found = steps_of(piped)
-    torch.testing.assert_close([each.cuda(0) for each in found], expected, rtol=1e-9, atol=1e-12)
-
-
-def test_autocast_on_the_gpu_holds_in_the_stages(both_on_one_gpu):
-    with pipe.Pipe(two_stages().float(), split_size=64) as piped, torch.autocast("cuda", torch.bfloat16):
-        assert piped(torch.ones(128, 512, device="cuda")).dtype == torch.bfloat16
-
-
 # --- GPT-2, model parallel and through a Pipe -----------------------------------------------------
 
 
@@ -156,37 +140,3 @@ def test_a_scheduled_pipeline_on_shared_nccl_ranks_has_one_processs_loss_and_gra
 def test_over_gloo_what_stages_on_a_gpu_send_each_other_goes_through_the_cpu():
     run = launch(scheduled_steps, schedule := zero_bubble_v(2, 4), "cuda", backend="gloo")
     check_steps(schedule, run.values)
-
-
-@pytest.mark.parametrize("schedule", ALL_KINDS, ids=lambda schedule: schedule.name)
-def test_a_scheduled_pipeline_on_two_gpus_has_one_processs_loss_and_gradients(schedule):
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
-    run = launch(scheduled_steps, schedule)
-    assert (run.backend, run.devices) == ("nccl", ["cuda:0", "cuda:1"])
-    check_steps(schedule, run.values)
-
-
-def gpt2_in_bf16(schedule, count=2):
-    """Some steps of a GPT-2 in bf16, a stage a rank. Gives losses, and gradients by name."""
-    modules = models.stages(models.gpt2("nano", seed=2, vocab_size=40, n_layer=4, n_positions=32), schedule.n_stages)
-    stage = modules[dist.get_rank()].to(device(), torch.bfloat16)
-    pipeline = pipe.ScheduledPipeline([stage], schedule, token_loss)
-    tokens = torch.randint(0, 40, (8, 16), generator=torch.Generator().manual_seed(0)).to(device())
-    losses = [pipeline.step(tokens, tokens) for _ in range(count)]
-    names = {"lm_head.weight": "transformer.wte.weight"}  # where stages are apart, a copy of it
-    return losses, {names.get(name, name): parameter.grad for name, parameter in stage.named_parameters()}
-
-
-def token_loss(logits, tokens):
-    return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens.flatten())
-
-
-def test_a_scheduled_pipeline_of_bf16_gpt2_stages_is_close_to_one_process(rig):
-    ((losses, whole),) = rig.launch(gpt2_in_bf16, gpipe(1, 4), world_size=1).values
-    (_, first), (found, last) = rig.launch(gpt2_in_bf16, one_f_one_b(2, 4)).values
-    assert [loss.item() for loss in found] == pytest.approx([loss.item() for loss in losses], rel=1e-2)
-    for name, expected in whole.items():
-        parts = [stage[name].float() for stage in (first, last) if name in stage]  # the tied weight's are two
-        error = (sum(parts) - expected.float()).norm() / expected.float().norm()
-        assert error < 0.05, f"{name}: off by {error:.3f}"

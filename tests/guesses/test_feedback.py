@@ -1,8 +1,6 @@
 """Feedback is never just right or wrong: it names the wrong model, or the term, that the guess
 came nearest to."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.guesses import feedback

@@ -1,7 +1,5 @@
 """A question takes the guesses that it asks for, and says what it expects of any other."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -35,16 +35,6 @@ def test_each_way_has_a_time_a_round_without_the_first_and_its_parts_are_within_
     assert [*trained.parts.columns] == ["forward", "elapsed in backward", "wait", "optimizer"]
 
 
-def test_gradients_are_ready_during_backward_and_all_of_their_bytes_in_the_end(trained):
-    sizes = [parameter.nbytes for parameter in overlap.small_gpt2().parameters()]
-    compute = trained.compute
-    assert len(compute.ready_s) == len(sizes)
-    ready = compute.bytes_ready(sizes)
-    assert [*ready] == sorted(compute.ready_s) and max(ready.values()) == sum(sizes)
-    assert [*ready.values()] == sorted(ready.values())
-    assert min(compute.ready_s) > 0
-
-
 def test_the_typical_step_is_one_of_its_way_and_has_its_all_reduce(trained):
     found = trained.typical_step("flat")
     assert set(found.name) == {"backward", "wait", "all_reduce"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from labkit.lab import ladder
 
@@ -15,29 +14,6 @@ def test_the_first_epoch_that_differs_is_named_and_rounding_is_no_difference():
     assert ladder.first_difference(PRINTED, rounded) is None
     assert ladder.first_difference(PRINTED, broken) == 2
     assert ladder.first_difference(PRINTED, broken.replace("2.1800", "2.1900")) == 1
-
-
-def step(model, optimizer, rows, half=False):
-    optimizer.zero_grad()
-    with torch.autocast("cpu", torch.bfloat16, enabled=half):
-        loss = model(rows).sum()
-    loss.backward()
-    optimizer.step()
-
-
-def held(wrap, **options):
-    return ladder.held_mib(step, ladder.training(wrap), **options)
-
-
-STATE = ["parameters", "gradients", "optimizer state"]
-
-
-def test_autocast_keeps_half_for_backward_and_rounded_weights_and_no_less_of_anything_else():
-    whole, half = (held(lambda model: model, half=each) for each in (False, True))
-    assert [half[name] for name in STATE] == [whole[name] for name in STATE]
-    weights_mib = sum(each.weight.nbytes for each in ladder.network()[2::2]) / ladder.MIB  # no gradient of the input
-    rounded = half["kept for backward"] - weights_mib / 2
-    assert rounded == pytest.approx(whole["kept for backward"] / 2, rel=0.05)
 
 
 def test_the_ops_that_hand_over_a_collective_are_in_the_table_however_quick_they_are():

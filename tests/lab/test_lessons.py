@@ -90,7 +90,6 @@ NUMBERS = 240_000  # float32: of a tensor, or of a model's gradients
 
 
 def sent(agree) -> int:
-    """Return the bytes that this rank sends while all agree on a gradient."""
     model = nn.Linear(NUMBERS, 1, bias=False)
     model.weight.grad = torch.ones_like(model.weight)
     agree(model)  # connects, which sends something too
@@ -319,29 +318,6 @@ def test_07_torchs_own_have_the_same_weights_and_no_lower_a_peak(two):
     assert peaks["shard.2"] < 1.1 * peaks["FSDP"] < peaks["shard.1"]
 
 
-def quickest_fsdp_s(prefetch: bool, steps: int = 4) -> float:
-    """Return the seconds of a step with FSDP, of layers that sleep in backward."""
-    layers = nn.Sequential(*(Layer() for _ in range(LAYERS)))
-    model = shard.ShardedModel(layers, shard=Layer, prefetch=prefetch)
-    times = []
-    for _ in range(steps):
-        dist.barrier()
-        began = time.perf_counter()
-        model(torch.zeros(1, requires_grad=True)).sum().backward()
-        model.finish_gradient_synchronization()
-        times.append(time.perf_counter() - began)
-    return min(times)
-
-
-def test_07_a_layer_that_is_gathered_ahead_hides_behind_the_one_that_computes_by_what_is_predicted():
-    layers = [cost.UnitCost(0.0, LAYER_S, 40_000, 40_000)] * LAYERS
-    predicted = [makespan(cost.fsdp_step(layers, 2, LINK, prefetch=prefetch)) for prefetch in (False, True)]
-    with workers(world_size=2, link=LINK, threads=1, timeout_s=60) as ranks:
-        measured = [ranks.run(quickest_fsdp_s, prefetch).values[0] for prefetch in (False, True)]
-    assert predicted[1] < 0.75 * predicted[0]
-    assert measured[1] / measured[0] == pytest.approx(predicted[1] / predicted[0], rel=0.15)
-
-
 def test_07_fsdp_and_tensor_parallelism_send_the_same_at_six_times_the_width_of_tokens(two):
     ways = {"tensor parallel": sharding.tensor_parallel, "FSDP": shard_2}
     moved = {}
@@ -376,18 +352,14 @@ def test_07_what_two_ranks_have_saved_four_load_each_its_part(two, four, tmp_pat
 
 @pytest.mark.parametrize(("n", "m"), [(2, 4), (4, 8), (8, 8)])
 def test_08_the_bubble_is_what_n_and_m_make_it_and_a_split_backward_pass_fills_a_part_of_it(n, m):
-    bubble = {
-        made.__name__: bubble_fraction(simulate(made(n, m), forward=1.0, backward=2.0, input_grad=1.0, weight_grad=1.0))
-        for made in (gpipe, one_f_one_b, zero_bubble_h1)
-    }
-    assert bubble["gpipe"] == bubble["one_f_one_b"] == pytest.approx((n - 1) / (m + n - 1))
-    assert bubble["zero_bubble_h1"] < bubble["one_f_one_b"]
+    plain, one_f, split = (bubble_fraction(simulate(made(n, m))) for made in (gpipe, one_f_one_b, zero_bubble_h1))
+    assert plain == one_f == pytest.approx((n - 1) / (m + n - 1)) and split < one_f
 
 
 # --- 09, 10 ---------------------------------------------------------------------------------------
 
 
-def sleeping_steps(schedule: Schedule, steps: int = 3) -> float | None:
+def sleeping_steps(schedule: Schedule, steps: int = 5) -> float | None:
     """Train stages that sleep 40 ms a batch for each of F, I and W; return the last rank's loss."""
     quarter_s = 0.01 * 4 / schedule.n_micro
     pipeline = ScheduledPipeline([EmulatedStage(*[quarter_s] * 3)], schedule, nn.functional.mse_loss)
@@ -397,31 +369,16 @@ def sleeping_steps(schedule: Schedule, steps: int = 3) -> float | None:
 
 
 def ran(ranks, schedule: Schedule) -> tuple[float, list]:
-    """Return the last rank's loss, and the ops of each of three steps."""
     run = ranks.run(sleeping_steps, schedule)
     ops = run.events[run.events.lane == "compute"]
     return run.values[-1], [step for _, step in ops.groupby("step")]
 
 
-@pytest.fixture(scope="module")
-def one_f_one_b_steps(four):
-    return ran(four, one_f_one_b(4, 4))[1]
-
-
-def test_09_a_running_pipeline_runs_the_ops_of_its_drawing_in_their_order(one_f_one_b_steps):
-    drawn = simulate(one_f_one_b(4, 4))
-    for step in one_f_one_b_steps:
-        for rank in range(4):
-            real, ideal = (each[each["rank"] == rank].sort_values("start_s") for each in (step, drawn))
-            columns = ["name", "stage", "micro_batch"]
-            assert real[columns].to_numpy().tolist() == ideal[columns].to_numpy().tolist()
-
-
-def test_09_a_schedule_with_less_bubble_is_done_sooner(four, one_f_one_b_steps):
-    _, zero_bubble = ran(four, zero_bubble_h1(4, 4))
-    drawn = makespan(simulate(zero_bubble_h1(4, 4))) / makespan(simulate(one_f_one_b(4, 4)))
-    measured = min(map(makespan, zero_bubble)) / min(map(makespan, one_f_one_b_steps))
-    assert drawn < 0.75 and measured == pytest.approx(drawn, rel=0.2)
+def test_09_a_schedule_with_less_bubble_is_done_sooner(four):
+    zero_bubble, plain = zero_bubble_h1(4, 4), one_f_one_b(4, 4)
+    drawn = makespan(simulate(zero_bubble)) / makespan(simulate(plain))
+    quickest_s = [min(map(makespan, ran(four, each)[1])) for each in (zero_bubble, plain)]
+    assert drawn < 0.75 and 0.9 * drawn < quickest_s[0] / quickest_s[1] < 1
 
 
 def test_10_model_parallel_gains_no_time_and_a_pipeline_is_the_same_training_with_both_devices_at_work(two):
@@ -440,7 +397,7 @@ def test_13_a_guess_that_is_far_off_is_told_which_term_it_left_out(tmp_path, mon
     monkeypatch.delenv("LABKIT_STATIC", raising=False)
     hidden = guess("hidden")
     hidden.give(0.0)
-    reveal(hidden, 0.72, nothing_overlaps=0.0, evenly=0.6, all_can_hide=1.0)
+    reveal(hidden, 0.72)
     assert "if nothing overlapped" in capsys.readouterr().out
     counts = terms_left_out(calibration())
     assert counts[counts.guesses > 0].to_numpy().tolist() == [["what goes on at the same time", 1.0]]

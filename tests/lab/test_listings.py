@@ -37,7 +37,6 @@ def also_to_do():
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """A student file, as a module."""
     (tmp_path / "student_file_to_list.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield importlib.import_module("student_file_to_list")
@@ -46,7 +45,6 @@ def module(tmp_path, monkeypatch):
 
 @pytest.fixture
 def open_tasks(monkeypatch):
-    """The tasks that are not filled in."""
     place = "labkit.lab.listings.missing"
     monkeypatch.setattr(place, lambda task: f"TODO {task}: labkit/dp.py, line 42" if task == "dp.3" else None)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import torch
 from torch import nn
 
-from labkit.lab.living_bytes import KINDS, living_bytes
+from labkit.lab.living_bytes import KINDS, at_peak, living_bytes, peaks_mib
 
 WIDTH, LAYERS, ROWS = 6, 3, 5
 WEIGHTS = 4 * LAYERS * (WIDTH * WIDTH + WIDTH)  # bytes
@@ -34,3 +35,12 @@ def test_bytes_are_those_of_the_tensors_and_each_storage_counts_once():
         assert backward[KINDS].iloc[-1].tolist() == [WEIGHTS, WEIGHTS, kept, 0]
         assert moments.loc[step + 2, KINDS].tolist() == [WEIGHTS, WEIGHTS, state, 0]
         assert moments.loc[step + 2.5, KINDS].tolist() == [WEIGHTS, 0, state, 0]
+
+
+def test_the_peak_is_the_first_of_the_moments_at_which_most_is_alive():
+    moments = counted_steps().iloc[:-1]
+    again = moments.set_axis(moments.index + 6)
+    assert at_peak(moments).alive == moments.alive.max()
+    assert at_peak(pd.concat([moments, again])).name == at_peak(moments).name
+    of_kinds = peaks_mib({"plain": moments.assign(**{kind: moments[kind] * 2**20 for kind in KINDS})})
+    assert of_kinds["plain"].tolist() == at_peak(moments)[KINDS].tolist()

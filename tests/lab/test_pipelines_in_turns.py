@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from labkit import schedule
-from labkit.lab import micro_batches, schedules_in_turns, trained_pipelines, translation_ways, two_workers
+from labkit.lab import schedules_in_turns, trained_pipelines, translation_ways, two_workers
 from labkit.parallel.emulated import EmulatedStage
 from labkit.parallel.stage_node import run_stage
 from labkit.pipe import Pipe, ScheduledPipeline, WithDevice
@@ -66,17 +66,6 @@ def test_schedules_take_turns_and_none_is_quicker_than_drawn():
     assert set(run.typical("ZB-H1")["name"]) == {"forward", "input_grad", "weight_grad"}
 
 
-def pipeline(m):
-    layer = nn.Sequential(nn.Embedding(256, 4)) if dist.get_rank() == 0 else nn.Linear(4, 256)
-    return ScheduledPipeline([layer], one_f_one_b(2, m), lambda y, t: nn.functional.cross_entropy(y.mT, t))
-
-
-def test_each_case_of_micro_batches_has_its_column_whatever_its_name():
-    cases = {(8, 1): (1, 4, 2), (8, 2): (2, 4, 2)}
-    times = micro_batches.in_turns(pipeline, cases, rounds=3)
-    assert [*times.columns] == [*cases] and len(times) == 2 and (times[(8, 2)] > 0).all()
-
-
 def two_ways():
     layers = nn.Sequential(nn.Linear(1, 1)), nn.Sequential(nn.Linear(1, 1))
 
@@ -87,16 +76,28 @@ def two_ways():
         y.sum().backward()
         return y.sum()
 
-    return {"alone": alone, "both": lambda batch: batch.sum() if dist.get_rank() else None}
+    return {"model parallel": alone, "both": lambda batch: batch.sum() if dist.get_rank() else None}
 
 
 def test_only_the_way_that_ranks_take_together_runs_on_both_and_its_loss_may_be_on_the_second():
     run = translation_ways.in_turns(two_ways, torch.ones(1, 1), together="both", rounds=3)
     lanes = run.run.events[run.run.events["lane"] == "host"]
-    assert Counter(zip(lanes["rank"], lanes["name"], strict=True)) == {(0, "alone"): 3, (0, "both"): 3, (1, "both"): 3}
-    assert run.losses.index.tolist() == ["alone", "both"] and "1" in run.losses.loc["both"].item()
-    assert [*run.parts_ms("alone").index] == ["forward", "backward", "others"]
-    assert {name: len(seconds) for name, seconds in run.op_s("alone").items()} == {"forward": 2, "backward": 2}
+    assert Counter(zip(lanes["rank"], lanes["name"], strict=True)) == {
+        (0, "model parallel"): 3,
+        (0, "both"): 3,
+        (1, "both"): 3,
+    }
+    assert run.losses.index.tolist() == ["model parallel", "both"] and "1" in run.losses.loc["both"].item()
+    parts_ms = run.parts_ms("model parallel")["model parallel"]
+    assert [*parts_ms.index] == ["forward", "backward", "others"]
+    whole_s, half_s = run.op_s("model parallel"), run.op_s("model parallel", of_batch=1 / 2)
+    assert {name: [2 * each for each in seconds] for name, seconds in half_s.items()} == whole_s
+    assert {name: len(seconds) for name, seconds in whole_s.items()} == {"forward": 2, "backward": 2}
+    gains = run.predicted_gains(shrinks_to=1 / 2)  # what is saved, of a model-parallel step
+    saved = {way: parts_ms.sum() * (1 - 1 / gain) for way, gain in gains.items()}
+    both_ms = parts_ms["forward"] + parts_ms["backward"]
+    in_threads_ms = both_ms if run.backend == "nccl" else parts_ms["forward"]
+    assert saved == pytest.approx({"threads": in_threads_ms / 2, "processes": both_ms / 2})
 
 
 def test_two_workers_are_compared_with_one_for_each_work():

@@ -9,17 +9,17 @@ from labkit.cost import Link
 from labkit.parallel import emulated
 from labkit.parallel.emulated import EmulatedStage
 from labkit.parallel.stage import Stage
-from labkit.pipe import ScheduledPipeline
-from labkit.schedule import gpipe, zero_bubble_h1
-from labkit.simulate import simulate
-from labkit.simulate.measures import makespan
 from labkit.trace import span
 
 SAID = emulated.NOTE
-mse = torch.nn.functional.mse_loss
 
 
-# --- what it computes -----------------------------------------------------------------------------
+def test_gradients_go_through():
+    """Closed forms: the loss of x·w⁴ against 0 is w⁸ at w = 1, and its gradient by each w is 2."""
+    stages = torch.nn.Sequential(*(EmulatedStage(0, 0, 0) for _ in range(4)))
+    loss = torch.nn.functional.mse_loss(stages(torch.ones(16, 4)), torch.zeros(16, 4))
+    loss.backward()
+    assert [loss.item(), *(stage.weight.grad.item() for stage in stages)] == pytest.approx([1.0, 2.0, 2.0, 2.0, 2.0])
 
 
 # --- how long it takes ----------------------------------------------------------------------------
@@ -65,32 +65,6 @@ def test_each_pass_takes_as_long_as_told_and_the_weights_both_where_the_input_ne
 
 
 # --- in ranks -------------------------------------------------------------------------------------
-
-
-def step(schedule, times):
-    """A step of a pipeline of emulated stages, the second time it is run. Gives the loss and this
-    rank's gradient."""
-    stage = EmulatedStage(*times)
-    pipeline = ScheduledPipeline([stage], schedule, mse)
-    x = torch.ones(16, 4)
-    for _ in range(2):
-        stage.zero_grad()
-        dist.barrier()
-        loss = pipeline.step(x, torch.zeros(16, 4))
-    return loss, stage.weight.grad
-
-
-@pytest.mark.parametrize(("make", "backward"), [(gpipe, True), (zero_bubble_h1, False)])
-def test_more_ranks_than_cores_work_at_once_and_their_gradients_are_right(ranks, make, backward):
-    """Closed forms: the loss of x·w⁴ against 0 is w⁸ at w = 1, and its derivative by each stage's w
-    is 2."""
-    n, m, times = 4, 8, (0.005, 0.005, 0.005)
-    run = ranks(4).run(step, make(n, m), times)
-    assert [loss if loss is None else loss.item() for loss, _ in run.values] == [None, None, None, pytest.approx(1.0)]
-    assert [gradient.item() for _, gradient in run.values] == [pytest.approx(2.0)] * 4
-    measured = run.events[(run.events.step == 1) & (run.events.lane == "compute")]
-    ideal = simulate(make(n, m), 0.005, 0.01, 0.005, 0.005)
-    assert ideal.end_s.max() <= makespan(measured) < n * m * sum(times)
 
 
 def test_emulated_ranks_are_told_once_beside_an_emulated_link_and_not_in_the_next_run(ranks):

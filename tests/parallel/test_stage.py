@@ -129,16 +129,6 @@ def test_what_is_kept_for_backward_is_let_go_as_backward_passes_even_while_the_l
 # --- spans ----------------------------------------------------------------------------------------
 
 
-def test_forward_and_backward_of_each_node_are_spans():
-    with record() as recording:
-        Staged(linear(), nn.Tanh())(rows()).sum().backward()
-    events = recording.events
-    order = [("forward", 0), ("forward", 1), ("backward", 1), ("backward", 0)]
-    assert list(zip(events.name, events.stage, strict=True)) == order
-    assert (events.lane == "compute").all() and (events.micro_batch == 7).all()
-    assert (events.end_s[:-1].to_numpy() <= events.start_s[1:].to_numpy()).all()
-
-
 def test_virtual_devices_are_all_the_cpu_and_to_another_device_there_is_a_copy_which_is_a_span():
     x = rows()
     with record() as recording:

@@ -121,17 +121,6 @@ def written(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return y
 
 
-class Lstm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.inner = nn.LSTM(4, 3, num_layers=2).double()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y, (h, _) = self.inner(x)
-        return y + h[-1]
-
-
 def half_frozen() -> nn.Module:
     half = linear()
     half.weight.requires_grad_(False)
@@ -142,44 +131,22 @@ shared = linear()
 w = weight(4, 4)
 MODULES: dict[str, nn.Module] = {
     "layers": nn.Sequential(linear(), nn.LayerNorm(4).double(), nn.GELU(), nn.Dropout(0.3), linear(seed=2)),
-    "residual": Do(lambda x, f: x + f(x + f(x)), nn.Sequential(linear(), nn.ReLU(inplace=True), linear(seed=2))),
     "checkpoint": Do(lambda x, f: checkpoint(f, f(x), use_reentrant=False), nn.Sequential(linear(), nn.Tanh())),
     "in place on a view": nn.Sequential(linear(), Do(written, w), linear(seed=2)),
     "dead branch": Do(lambda x, w: x + Stop.apply(x @ w), w),
     "one weight above itself": nn.Sequential(shared, nn.Tanh(), shared),
-    "one weight beside itself": Do(lambda x, f: f(x) * f(x.exp()), shared),
     "weights computed from weights": parametrizations.weight_norm(linear()),
-    "and used twice": Do(lambda x, f: f(f(x)), parametrizations.weight_norm(linear())),
-    "spectral norm": parametrizations.spectral_norm(linear()),
-    "weights beside the path": Do(lambda x, f, w: f(x) + w.exp().sum(dim=0), linear(), w),
-    "expanded weight": Do(lambda x, w: x * w.expand(5, 4), weight(1, 4)),
-    "broadcast input and weight": Do(lambda x, w: x[:, :1] * w, weight(1, 4)),
-    "several outputs, some not used": Do(lambda x, w: torch.split(x @ w, 1, dim=1)[2] * 2, w),
-    "lstm": Lstm(),
-    "attention": Do(lambda x, f: f(x, x, x)[0], nn.MultiheadAttention(4, 2).double()),
-    "sparse gradient": Do(lambda x, f: x * f(torch.arange(5) % 3), nn.Embedding(6, 4, sparse=True).double()),
     "an output that is the input": nn.Identity(),
-    "an output that is a view": Do(lambda x, f: f(x).view(-1)[3:], linear()),
     "an input that is not used": Do(lambda x, w: w.exp(), w),
-    "all frozen": nn.Sequential(linear(), nn.Tanh()).requires_grad_(False),
-    "no weights": nn.Softmax(dim=1),
     "half frozen, one unused": half_frozen(),
     "gradient stops inside": nn.Sequential(linear(), Do(Stop.apply), linear()),
-    "in place first": nn.Sequential(nn.ReLU(inplace=True), linear()),
     "a function and a layer with one weight": Do(lambda x, w: Product.apply(x @ w, 2.0, w) @ w, w),
-    "a function of weights": Do(lambda x, v, w: x @ Product.apply(v, 2.0, w), weight(4, 4, seed=1), w),
 }
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_gradients_are_autograds(name):
     check(MODULES[name])
-
-
-def test_under_autocast():
-    layers = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4))
-    with torch.autocast("cpu", torch.bfloat16):
-        check(layers, [rows(seed=seed).float() for seed in range(3)], tolerance=1e-5)
 
 
 def test_where_the_input_gets_no_gradient_all_the_work_is_left_to_w():
@@ -209,16 +176,6 @@ def hook_an_activation(model: nn.Sequential, log: Log) -> None:
     model[0].register_forward_hook(lambda module, x, y: y.register_hook(hook) and None)
 
 
-def hook_an_activation_in_place(model: nn.Sequential, log: Log) -> None:
-    model[0].register_forward_hook(lambda module, x, y: y.register_hook(lambda gradient: gradient.mul_(2)) and None)
-
-
-def hook_modules(model: nn.Sequential, log: Log) -> None:
-    for layer in model:
-        layer.register_full_backward_hook(lambda module, inner, outer: log.append(("module", inner[0].clone())))
-        layer.register_full_backward_pre_hook(lambda module, outer: (outer[0] * 3,))
-
-
 def hook_weights(model: nn.Sequential, log: Log) -> None:
     for layer in model:
         for weight in layer.parameters():
@@ -234,10 +191,7 @@ def hook_where_gradients_are_added(model: nn.Sequential, log: Log) -> None:
 
 
 @pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
-@pytest.mark.parametrize(
-    "hook",
-    [hook_an_activation, hook_an_activation_in_place, hook_modules, hook_weights, hook_where_gradients_are_added],
-)
+@pytest.mark.parametrize("hook", [hook_an_activation, hook_weights, hook_where_gradients_are_added])
 def test_hooks_run_as_often_as_under_autograd_and_see_the_same(hook, twice, monkeypatch):
     monkeypatch.setattr(split_backward, "MAX_BYTES", 0)  # a sum is waited for all the same
     found = {}

@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from labkit.parallel import worker
 from labkit.parallel.worker import Task, Worker, create_workers, end_workers, wait_for_end
-from labkit.trace import record
 
 SECONDS = 20.0  # more than anything here takes; waiting that long is a failure
 
@@ -131,15 +129,6 @@ def test_threads_end_once_what_was_put_before_is_done():
         assert not only.is_alive()
 
 
-def test_a_worker_whose_thread_ends_before_it_can_begin_is_an_error(monkeypatch):
-    def fails(self):  # as a trace function that raises does
-        raise SystemExit
-
-    monkeypatch.setattr(Worker, "run", fails)
-    with pytest.raises(RuntimeError, match=r"^the worker thread 'stage 0 on cpu' ended before it could begin"):
-        create_workers([torch.device("cpu")])
-
-
 def test_when_python_exits_workers_finish_one_that_never_ends_is_left_and_a_fork_has_none():
     code = """
 import os, threading, time, torch
@@ -165,26 +154,3 @@ go.set()
     of_the_fork, *lines = done.stdout.splitlines()
     assert "it belongs to the process that this one was forked from" in of_the_fork
     assert (done.returncode, lines, done.stderr) == (0, ["end of the script", "end of the task"], "")
-
-
-# --- watched queues -------------------------------------------------------------------------------
-
-
-def spans_of(events, name):
-    return events[events["name"] == name].sort_values("start_s")
-
-
-def test_a_watched_queue_tells_how_long_each_task_and_each_result_waited():
-    held = threading.Event()
-    with working() as (only,), record() as recording, worker.watch_queues():
-        first, second = Task(lambda **_: held.wait(SECONDS), stage=0, micro_batch=0), Task(lambda: None)
-        only.put(first)
-        only.put(second)
-        held.set()
-        second.result()
-        first.result()
-    queued, results = spans_of(recording.events, "queued"), spans_of(recording.events, "result waits")
-    assert queued["micro_batch"].tolist()[0] == 0 and len(queued) == len(results) == 2
-    assert queued["end_s"].iloc[1] >= results["start_s"].iloc[0]  # the second was taken once the first was done
-    assert results["end_s"].iloc[0] > results["end_s"].iloc[1]  # the first result was fetched last
-    assert set(recording.events["lane"]) == {"host"}

@@ -8,6 +8,7 @@ import linecache
 import math
 import os
 import pickle
+import re
 import subprocess
 import sys
 import types
@@ -62,31 +63,19 @@ from labkit.launch import launch
 model = torch.nn.Linear(2, 3)
 rows = torch.ones(3, 4)
 lock = threading.Lock()
-log = open("/dev/null")
 shapes = {"small": [1, lambda: 2]}
-numbers = list(range(2000))
 loop = []; loop.append(loop)
-class Counter:
-    def add(self): ...
-counter = Counter(); counter.total = 3
-double = lambda x: 2 * x
 def helper():
     return rows
 """
 PLAN = decide(2, "auto", 60.0, 1, None, False, True)
 CANNOT = "- {} cannot be written ({}): make it where it is used"
 LEFT_OUT = {
-    "model(rows)": [
-        CANNOT.format("model, used by fn,", "Linear"),
-        CANNOT.format("rows, used by fn,", "Tensor"),
-    ],
+    "model(rows)": [CANNOT.format("model, used by fn,", "Linear"), CANNOT.format("rows, used by fn,", "Tensor")],
     "lock": [CANNOT.format("lock, used by fn,", "lock")],
-    "log.write": [CANNOT.format("log, used by fn,", "TextIOWrapper")],
     "shapes": [CANNOT.format("shapes, used by fn,", "function")],
     "helper()": [CANNOT.format("rows, used by helper,", "Tensor")],
-    "numbers": [CANNOT.format("numbers, used by fn,", "list")],
     "loop": [CANNOT.format("loop, used by fn,", "list")],
-    "counter": [CANNOT.format("counter, used by fn,", "Counter")],
     "nothing": ["- fn uses nothing, which is not made there"],
     "launch(fn)": ["- launch, used by fn, is labkit.launch.launch, which works in the lab alone"],
     "guess.guess('x')": ["- guess, used by fn, is labkit.guess.guess, which works in the lab alone"],
@@ -98,27 +87,6 @@ LEFT_OUT = {
 def test_what_a_function_captures_and_a_script_cannot_have_is_named(cells, expression):
     fn = cells.run(f"{PRELUDE}\ndef fn():\n    return {expression}\n")["fn"]
     assert problems(lambda: script.from_call(functools.partial(fn), PLAN)) == LEFT_OUT[expression]
-
-
-def test_arguments_that_cannot_be_written_are_all_named_and_no_file_is(cells, tmp_path):
-    fn = cells.run("def fn(*rows, scale): return scale")["fn"]
-    run = launch(functools.partial(fn, torch.ones(2)), [torch.ones(1)], 3, scale=lambda: 3, world_size=1)
-    assert problems(lambda: run.to_script(tmp_path / "script.py")) == [
-        CANNOT.format("argument 1 of fn", "Tensor"),
-        CANNOT.format("argument 2 of fn", "Tensor"),
-        CANNOT.format("argument scale of fn", "function"),
-    ]
-    assert not list(tmp_path.iterdir())
-
-
-def test_one_name_for_two_things_is_refused(cells):
-    fn = cells.run("from labkit.cost import ETHERNET_1G\ncheck_number = 3\ndef fn(): return check_number, ETHERNET_1G")[
-        "fn"
-    ]
-    problem = problems(lambda: script.from_call(functools.partial(fn), PLAN))[0]
-    assert problem.startswith("- check_number, used by") and problem.endswith(
-        "stands for something else in another place: rename one"
-    )
 
 
 def test_a_file_that_is_not_an_exported_script_is_left_alone(tmp_path):
@@ -236,11 +204,6 @@ def test_a_script_of_a_function_that_forms_its_own_group_forms_none(cells):
     assert "init_process_group" not in script.from_call(functools.partial(fn), plan)
 
 
-def test_a_backend_that_was_asked_for_is_written(tmp_path):
-    text = launch(math.sqrt, 4.0, world_size=1, backend="gloo").to_script(tmp_path / "script.py").read_text()
-    assert "on_gpus = False  # gloo was asked for" in text
-
-
 TO_EXPORT = [
     value
     for module in (dp, shard, pipe)
@@ -284,52 +247,6 @@ CELLS = [
     ("# what came out\nmodel.bias.grad", [0, 1, 2]),
 ]
 
-CELLS_IN_SCRIPT = """
-# Cell 2
-x = torch.ones(2) * dist.get_rank()
-with span("sum"):
-    dist.all_reduce(x)
-show_value(x)
-
-# Cell 3
-if dist.get_rank() in [0, 2]:
-    text = 'a\\n  b'
-    print(text)
-    y = (x[0].item(), scale)
-    show_value((y, text))
-
-# Cell 4
-def twice(v):
-    global seen
-    seen = v
-    return 2 * v
-
-twice(dist.get_rank());
-
-# Cell 5
-if dist.get_rank() in [1]:
-    import os
-
-# Cell 6
-if dist.get_rank() in [1]:
-    model = torch.nn.Linear(1, 1)
-    for p in model.parameters():
-        p.grad = torch.ones_like(p)
-
-# Cell 7
-if dist.get_rank() in [1]:
-    print(seen, os.sep)
-
-# Cell 8
-model = torch.nn.Linear(1, 1)
-model(torch.ones(1)).sum().backward()
-show_value(dp.average_gradients(model))
-
-# Cell 9
-# what came out
-show_value(model.bias.grad)
-"""
-
 
 def torchrun(path, n):
     """Run a script beside a labkit that cannot be imported. Return what each rank prints."""
@@ -352,7 +269,9 @@ def test_cells_stand_in_order_each_under_its_number_and_give_under_torchrun_what
     text = script.from_cells(ranks.cells, 3, ETHERNET_1G, ranks.given, "cells.py")
     assert "ETHERNET_1G (125 MB/s, 50 µs). Here messages are not slowed down" in text
     assert text.startswith('"""From a notebook, for torchrun:\n\ntorchrun --nproc-per-node=3 cells.py\n"""\n')
-    assert text.endswith(CELLS_IN_SCRIPT)
+    assert re.findall(r"^# Cell (\d)", text, re.MULTILINE) == list("123456789")
+    assert "if dist.get_rank() in [0, 2]:\n    text = 'a\\n  b'\n    print(text)\n" in text
+    assert text.endswith("# Cell 9\n# what came out\nshow_value(model.bias.grad)\n")
     printed = torchrun(script.write(tmp_path / "cells.py", text), 3)
     values = ["".join(line for line in each.splitlines(True) if line.startswith("rank")) for each in printed]
     assert values == given

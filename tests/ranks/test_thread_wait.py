@@ -1,4 +1,4 @@
-"""What a thread waits for inside torch is told where that is certain, and whose lines they are.
+"""What a thread waits for inside torch is told where that is certain.
 
 That locks, queues and events are waits, and other waits are not, test_hangs and test_correct_runs
 show in ranks."""
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 import threading
 import time
 from datetime import timedelta
@@ -16,35 +15,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from labkit.ranks import frames, thread_wait
+from labkit.ranks import frames
 from labkit.ranks.thread_wait import what_it_waits_for
 from labkit.ranks.work_log import WorkLog
 
 TORCH = os.path.dirname(torch.__file__)
-
-
-def test_to_find_a_lock_by_its_name_runs_no_code_of_the_readers():
-    lock, asked = threading.Lock(), []
-    lock.acquire()
-
-    class Careful:
-        @property
-        def lock(self):
-            asked.append(threading.get_ident())
-            return lock
-
-    def take(holder):
-        with holder.lock:
-            pass
-
-    thread = threading.Thread(target=take, args=(Careful(),), daemon=True)
-    thread.start()
-    calls = [["one"], ["another"]]
-    while calls[-1] != calls[-2] or not calls[-1][0].isdigit():  # until it is in the same call twice
-        time.sleep(0.05)
-        calls.append(thread_wait._system_call(thread.native_id))
-    what_it_waits_for(sys._current_frames()[thread.ident], thread.native_id)
-    assert threading.get_ident() not in asked
 
 
 # --- work -----------------------------------------------------------------------------------------
@@ -115,36 +90,3 @@ def test_in_torch_a_thread_waits_for_ranks_where_torch_does_so(files, wait):
 def test_with_a_gpu_in_use_torch_waits_for_it_but_not_where_it_reads_files(file, wait, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     assert what_it_waits_for(stack_of(file), None) == wait
-
-
-# --- whose lines they are -------------------------------------------------------------------------
-
-FEDORA = {
-    "stdlib": "/usr/lib64/python3.12",
-    "platstdlib": "/usr/lib64/python3.12",
-    "purelib": "/usr/local/lib/python3.12/site-packages",
-    "platlib": "/usr/local/lib64/python3.12/site-packages",
-}
-
-
-@pytest.mark.parametrize(
-    ("file", "is_readers"),
-    [
-        ("/usr/lib64/python3.12/threading.py", False),
-        ("/usr/local/lib64/python3.12/site-packages/torch/nn/functional.py", False),
-        ("<frozen importlib._bootstrap>", False),
-        (frames.__file__, False),
-        *(
-            (os.path.join(os.path.dirname(os.path.dirname(frames.__file__)), name), True)
-            for name in ("dp.py", "shard.py")
-        ),
-        ("/tmp/ipykernel_17/2.py", True),
-        ("/home/me/lib/python3/my-packages/train.py", True),
-    ],
-)
-def test_lines_are_the_readers_unless_python_keeps_its_own_modules_or_packages_there(file, is_readers, monkeypatch):
-    monkeypatch.setattr(sysconfig, "get_path", FEDORA.get)
-    monkeypatch.setattr(
-        frames, "library_folders", frames.library_folders.__wrapped__
-    )  # what is cached is of this machine
-    assert frames.is_readers.__wrapped__(file) == is_readers

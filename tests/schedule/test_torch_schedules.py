@@ -1,7 +1,5 @@
 """labkit.schedule and torch.distributed.pipelining: the same orders, the same CSV both ways."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,9 +21,6 @@ micro = st.integers(1, 14)
 
 def texts(schedule: Schedule) -> list[list[str]]:
     return [list(map(str, ops)) for ops in schedule.ops]
-
-
-# --- orders ---------------------------------------------------------------------------------------
 
 
 def stages_of_torch(n_ranks: int, n_stages: int, rank: int = 0) -> list:
@@ -100,9 +95,6 @@ def test_h1_has_the_order_of_torchs_interleaved_zero_bubble_of_one_chunk(n, m):
 @given(n=small, m=micro)
 def test_zero_bubble_v_has_torchs_order_also_with_few_micro_batches(n, m):
     assert texts(zero_bubble_v(n, m)) == compute_only(order_of_torch("ScheduleZBVZeroBubble", n, m, 2).pipeline_order)
-
-
-# --- CSV ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

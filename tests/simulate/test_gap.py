@@ -1,9 +1,6 @@
 """labkit.simulate.gap: what was lost is found where it was put, and all of it adds up."""
 
-from __future__ import annotations
-
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,13 +8,9 @@ from pipelines import at_stage, ops_of, play, schedules, stage_times, table_of
 
 from labkit.schedule import Op, gpipe, interleaved, one_f_one_b, zero_bubble_h1
 from labkit.simulate import explain_gap, makespan, simulate
-from labkit.trace import event_table
 
 CAUSES = ["imbalance_s", "communication_s", "overhead_s", "core_s"]
 UNIT = {"forward": 1.0, "backward": 2.0, "input_grad": 1.0, "weight_grad": 1.0}
-
-
-# --- it adds up -----------------------------------------------------------------------------------
 
 
 def disturbed(schedule, times, random, most=1.0):
@@ -39,8 +32,6 @@ def test_the_cells_add_up_to_the_difference_of_the_makespans(data):
     assert gap["total_s"].sum() == pytest.approx(makespan(measured) - makespan(ideal), abs=1e-9)
     assert gap["total_s"].tolist() == pytest.approx(gap[CAUSES].sum(axis=1).tolist(), abs=1e-9)
 
-
-# --- what was lost is found where it was put ------------------------------------------------------
 
 FOUR = [gpipe(4, 8), one_f_one_b(4, 8), interleaved(2, 4, 2), zero_bubble_h1(4, 8)]
 every_schedule = pytest.mark.parametrize("schedule", FOUR, ids=lambda schedule: schedule.name)
@@ -83,21 +74,3 @@ def test_each_cause_is_what_it_adds_to_those_before_it(schedule):
     spans = [max(end for _, end in run.values()) for run in runs]
     gap = explain_gap(table_of(schedule, runs[0]), table_of(schedule, runs[-1]))
     assert gap[CAUSES].sum().tolist() == pytest.approx(np.diff(spans).tolist())
-
-
-# --- tables ---------------------------------------------------------------------------------------
-
-
-def test_what_a_run_also_measures_does_not_count_and_rows_may_stand_in_any_order():
-    schedule = one_f_one_b(2, 3)
-    times = play(schedule, lambda op: at_stage(UNIT, op), transfer=lambda op: 0.5)
-    rows = [
-        (0, "compute", "optimizer", 0, 0, None, None, None, 30.0, 40.0),
-        (0, "compute", "forward", 0, None, None, None, None, 0.0, 1.0),
-        (1, "comm", "recv", 0, 1, 0, None, None, 0.0, 1.5),
-        (1, "host", "forward", 0, 1, 0, None, None, 0.0, 1.5),
-    ]
-    measured = table_of(schedule, times)
-    more = pd.concat([event_table(rows, measured=True), measured]).sample(frac=1, random_state=3)
-    gap = explain_gap(simulate(schedule), measured)
-    pd.testing.assert_frame_equal(explain_gap(simulate(schedule), more), gap)

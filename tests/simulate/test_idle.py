@@ -1,7 +1,5 @@
 """labkit.simulate.idle: the critical path is as long as the run, and what is waited for is late."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 
@@ -14,8 +12,6 @@ from labkit.schedule import Op, gpipe, interleaved, one_f_one_b, zero_bubble_h1,
 from labkit.simulate import critical_path, explain_idle, makespan, simulate
 
 pytestmark = pytest.mark.usefixtures("static")
-
-# --- the critical path ----------------------------------------------------------------------------
 
 
 def path_of(schedule, events):
@@ -35,8 +31,6 @@ def test_a_simulated_makespan_is_the_length_of_its_critical_path(data):
     _, length, hops = path_of(schedule, events)
     assert length + hops * hop == pytest.approx(makespan(events), rel=1e-9)
 
-
-# --- why a rank is idle ---------------------------------------------------------------------------
 
 SCHEDULES = [gpipe(3, 4), one_f_one_b(4, 5), interleaved(2, 4, 2), zero_bubble_h1(3, 5), zero_bubble_v(3, 5)]
 UNEVEN = {"forward": 1.0, "backward": 2.25, "input_grad": 1.25, "weight_grad": 0.75}

@@ -1,14 +1,12 @@
 """labkit.simulate.measures: makespan, bubble and activations, simulated or measured."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.base.formats import MeasuredTable
-from labkit.schedule import gpipe, one_f_one_b, zero_bubble_h1
+from labkit.schedule import gpipe
 from labkit.simulate import (
     activations,
     bubble_fraction,
@@ -17,17 +15,13 @@ from labkit.simulate import (
     explain_gap,
     explain_step,
     makespan,
-    peak_activations,
     simulate,
     steps_of,
 )
 from labkit.trace import event_table
 
-# --- time -----------------------------------------------------------------------------------------
-
 
 def spans(*computed, lane="compute", name="work"):
-    """An event table of spans (rank, start, end)."""
     return event_table([(rank, lane, name, None, None, None, None, None, a, b) for rank, a, b in computed])
 
 
@@ -46,31 +40,6 @@ def test_waiting_and_the_hosts_work_are_no_work_and_a_rank_that_only_waits_is_id
     for computed, bubble in ((spans((0, 2, 4), (1, 3, 4)), 1 / 4), (spans((0, 2, 4)), 1 / 2)):
         table = pd.concat([computed, others])
         assert makespan(table) == 2 and bubble_fraction(table) == bubble
-
-
-# --- activations ----------------------------------------------------------------------------------
-
-
-def in_steps(schedule, n_steps, numbered):
-    """The same run several times, one after the other, in steps with a number or without one."""
-    once = simulate(schedule)
-    runs = []
-    for step in range(n_steps):
-        shift = 100.0 * step
-        shifted = once.assign(start_s=once["start_s"] + shift, end_s=once["end_s"] + shift)
-        runs.append(shifted.assign(step=pd.array([step if numbered else None] * len(once), dtype="Int64")))
-    return pd.concat(runs, ignore_index=True)
-
-
-@pytest.mark.parametrize("numbered", [True, False])
-@pytest.mark.parametrize("make", [gpipe, one_f_one_b, zero_bubble_h1])
-def test_a_second_step_keeps_as_much_as_the_first_and_no_more(make, numbered):
-    once, thrice = simulate(make(3, 4)), in_steps(make(3, 4), 3, numbered)
-    assert peak_activations(thrice) == peak_activations(once)
-    assert len(activations(thrice)) == 3 * len(activations(once))
-
-
-# --- tables ---------------------------------------------------------------------------------------
 
 
 def three_steps(durations=(5.0, 1.0, 3.0)):

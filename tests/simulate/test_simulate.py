@@ -1,16 +1,11 @@
 """labkit.simulate: every op starts as soon as it can, which gives the papers' closed forms."""
 
-from __future__ import annotations
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import at_stage, op_of_row, play, schedules, stage_times
 
-from labkit.schedule import forward_only, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_h2, zero_bubble_v
-from labkit.simulate import bubble_fraction, makespan, peak_activations, simulate
-
-# --- when ops run ---------------------------------------------------------------------------------
+from labkit.schedule import interleaved, zero_bubble_v
+from labkit.simulate import makespan, simulate
 
 
 def times_of(events):
@@ -32,24 +27,3 @@ def test_what_stays_on_a_rank_makes_no_hop():
     # none at the turn
     free, slow = (makespan(simulate(zero_bubble_v(4, 1), hop=hop)) for hop in (0.0, 10.0))
     assert slow - free == 12 * 10.0
-
-
-# --- closed forms: more of them, of the orders themselves, are in tests/schedule ------------------
-
-
-@pytest.mark.parametrize(
-    "make, backward, total_s, bubble, peaks",
-    [
-        (forward_only, 2, 11.0, 3 / 11, [8, 8, 8, 8]),
-        (gpipe, 1, 22.0, 3 / 11, [8, 8, 8, 8]),
-        (gpipe, 2, 33.0, 3 / 11, [8, 8, 8, 8]),
-        (one_f_one_b, 1, 22.0, 3 / 11, [4, 3, 2, 1]),
-        (one_f_one_b, 2, 33.0, 3 / 11, [4, 3, 2, 1]),
-        (zero_bubble_h1, 2, 27.0, 3 / 27, [4, 4, 4, 4]),
-        (zero_bubble_h2, 2, 27.0, 3 / 27, [7, 7, 7, 7]),
-    ],
-)
-def test_four_stages_and_eight_micro_batches(make, backward, total_s, bubble, peaks):
-    events = simulate(make(4, 8), backward=backward)
-    assert (makespan(events), bubble_fraction(events)) == pytest.approx((total_s, bubble))
-    assert list(peak_activations(events).values()) == peaks

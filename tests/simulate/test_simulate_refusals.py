@@ -1,7 +1,5 @@
 """labkit.simulate refuses what it cannot read, by table, column, op, rank or time."""
 
-from __future__ import annotations
-
 import functools
 import math
 
@@ -88,22 +86,10 @@ NO_TIMES = [
 HOP = "^hop is .*, expected a finite number of seconds"
 EMPTY = event_table([])
 CALLS = [
-    (functools.partial(makespan, EMPTY), ValueError, "^events is empty, expected spans in it"),
-    (
-        functools.partial(bubble_fraction, EVENTS.drop(columns="end_s")),
-        ValueError,
-        "^events lacks the columns end_s, exp",
-    ),
-    (
-        functools.partial(activations, EVENTS.assign(end_s=math.nan)),
-        ValueError,
-        "^events: row 0 is from 0 to nan s, exp",
-    ),
-    (
-        functools.partial(critical_path, SCHEDULE, SCHEDULE),
-        TypeError,
-        "^events is of type Schedule, expected an event ta",
-    ),
+    (lambda: makespan(EMPTY), ValueError, "^events is empty, expected spans in it"),
+    (lambda: bubble_fraction(EVENTS.drop(columns="end_s")), ValueError, "^events lacks the columns end_s, exp"),
+    (lambda: activations(EVENTS.assign(end_s=math.nan)), ValueError, "^events: row 0 is from 0 to nan s, exp"),
+    (lambda: critical_path(SCHEDULE, SCHEDULE), TypeError, "^events is of type Schedule, expected an event ta"),
     (functools.partial(explain_gap, EVENTS, EMPTY), ValueError, "^measured is empty"),
     (functools.partial(makespan, SENT), ValueError, "no spans in the lane compute, expected some: its lanes are comm"),
     (functools.partial(bubble_fraction, WORK), ValueError, "take 0 s"),
@@ -122,8 +108,7 @@ CALLS = [
     (functools.partial(idle, 0, 9.1), ValueError, "^time is 9.1, expected a time in the run"),
     (functools.partial(idle, 0, "1"), TypeError, "^time is '1', expected a time in the run, from 0.0 to 9.0 s"),
     *[
-        (functools.partial(simulate, SCHEDULE, **{name: times}), error, rf"^{name}(\[\d\])? {message}")
-        for name in ("weight_grad",)
+        (functools.partial(simulate, SCHEDULE, weight_grad=times), error, rf"^weight_grad(\[\d\])? {message}")
         for times, error, message in NO_TIMES
     ],
     (functools.partial(simulate, SCHEDULE, hop=-0.5), ValueError, f"{HOP}, 0"),

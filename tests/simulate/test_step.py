@@ -1,8 +1,6 @@
 """labkit.simulate.step: every instant of a step is in one part, and what was lost is found where it
 was put."""
 
-from __future__ import annotations
-
 import functools
 
 import pandas as pd
@@ -13,8 +11,6 @@ from labkit.simulate import explain_step, largest_difference
 from labkit.trace import event_table
 
 pytestmark = pytest.mark.usefixtures("static")
-
-# --- each instant is in one part ------------------------------------------------------------------
 
 
 def row(rank, lane, name, start_s, end_s, step=0):
@@ -83,9 +79,6 @@ def test_what_has_no_number_belongs_to_the_step_in_whose_time_it_begins_and_is_c
     assert parts(steps, steps=[5]) == (4, 0, 0, 0)
 
 
-# --- what was lost --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "changed, part, difference_s",
     [
@@ -103,9 +96,6 @@ def test_what_was_lost_is_found_in_its_part_alone(changed, part, difference_s):
     table = explain_step(step(**plain), step(**plain | changed)).set_index("part")["difference_s"]
     assert table[part] == pytest.approx(difference_s)
     assert table.drop(part).abs().max() < 1e-12
-
-
-# --- how it is told -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -86,18 +86,6 @@ def test_a_recording_has_the_spans_that_begin_and_end_in_it_and_leaves_nothing_b
     assert recording.timings.empty and list(recording.timings.columns) == list(TIMING_COLUMNS)
 
 
-def test_an_inner_recording_has_its_own_spans_and_the_outer_one_has_all():
-    with record() as outer:
-        with span("a"):
-            pass
-        with record() as inner, span("b"):
-            pass
-        with span("c"):
-            pass
-    assert list(inner.events["name"]) == ["b"]
-    assert list(outer.events["name"]) == ["a", "b", "c"]
-
-
 def test_unknown_lanes_and_labels_and_events_before_the_end_are_refused():
     with pytest.raises(ValueError, match=r"lane is 'gpu', expected one of compute, comm, host"):
         span("forward", lane="gpu")

@@ -19,9 +19,6 @@ pytestmark = pytest.mark.skipif(not traffic.available(), reason="needs Linux 4.1
 MIB = 2**20
 
 
-# --- what cannot work -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("missing", ["TCP_INFO", "of it: a kernel of 2016 gives 192 bytes"])
 def test_without_the_kernels_counters_the_block_does_not_run_and_the_error_says_what_to_do(missing, monkeypatch):
     if missing == "TCP_INFO":
@@ -32,12 +29,8 @@ def test_without_the_kernels_counters_the_block_does_not_run_and_the_error_says_
         pytest.fail("the block ran")
 
 
-# --- plain TCP connections ------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def tcp_pair(host: str = "127.0.0.1"):
-    """Two connected sockets of this process."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
         client = socket.create_connection(server.getsockname()[:2])
@@ -83,9 +76,6 @@ def test_only_what_was_sent_within_the_block_counts_and_once_for_a_socket_with_t
     left.sendall(bytes(5))
     receive(right, 128)
     assert (outer.sent_bytes, inner.sent_bytes) == (23, 3)
-
-
-# --- real ranks -----------------------------------------------------------------------------------
 
 
 def sent_in_each() -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertForSequenceClassification, BertTokenizer
+from transformers import BertForSequenceClassification
 
 from labkit import models
 from labkit.train import entailment
@@ -19,7 +19,6 @@ ROWS = [
     {"sentence1": "The dog slept.", "sentence2": "The cat slept.", "label": 1},
     {"sentence1": "Äpfel, 12 of them!", "sentence2": "Some fruit.", "label": 0},
 ]
-VOCABULARY = [*entailment.MARKS, "the", "The", "dog", "cat", "slept", "chase", "##d", "was", "."]
 EXAMPLES = [SentencePair([2, 5, 6, 3, 7, 3], [0, 0, 0, 0, 1, 1], 1), SentencePair([2, 8, 3, 9, 3], [0, 0, 0, 1, 1], 0)]
 
 
@@ -34,30 +33,11 @@ def model() -> BertForSequenceClassification:
     return models.bert("tiny", seed=5, vocab_size=40, initializer_range=0.5).eval()
 
 
-# --- tokens ---------------------------------------------------------------------------------------
-
-
-def test_a_trained_tokenizer_has_the_marks_first_and_keeps_to_its_size(tokenizer: Any) -> None:
-    assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3, 4]) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    assert len(tokenizer) <= 60
-    assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
-
-
 def test_a_vocabulary_without_room_for_the_characters_is_refused() -> None:
     rows = [{"sentence1": "ab", "sentence2": "Ba c"}]  # five marks, and four characters alone and within a word
     assert len(entailment.train_tokenizer(rows, 13)) == 13
     with pytest.raises(ValueError, match="vocab_size is 12, expected at least 13"):
         entailment.train_tokenizer(rows, 12)
-
-
-def saved(folder: Path) -> None:
-    """A model's folder with a tokenizer of VOCABULARY."""
-    models.bert("tiny", vocab_size=len(VOCABULARY)).config.save_pretrained(folder)
-    tokenizer = BertTokenizer(vocab={token: i for i, token in enumerate(VOCABULARY)}, do_lower_case=False)
-    tokenizer.save_pretrained(folder)
-
-
-# --- examples and batches -------------------------------------------------------------------------
 
 
 def test_an_example_is_both_sentences_with_their_marks_and_types(tokenizer: Any) -> None:
@@ -90,9 +70,6 @@ def test_a_batch_is_padded_to_the_longest_or_to_a_length() -> None:
         entailment.collate(EXAMPLES, length=5)
 
 
-# --- the loss, and what is right ------------------------------------------------------------------
-
-
 def test_the_loss_is_transformers_own_summed_and_padding_changes_nothing(model: BertForSequenceClassification) -> None:
     expected = sum(
         model(
@@ -118,9 +95,6 @@ def test_no_examples_are_a_row_that_gives_a_gradient_of_zeros(model: BertForSequ
     assert entailment.count_correct(model, batch) == 0
 
 
-# --- all of it ------------------------------------------------------------------------------------
-
-
 def test_a_corpus_of_what_ships_says_what_it_used(capsys: pytest.CaptureFixture[str]) -> None:
     corpus = entailment.load_corpus("shipped", "", vocab_size=300, limit=200, limit_eval=50)
     assert (corpus.source, corpus.model, len(corpus.train), len(corpus.validation)) == ("shipped", "", 200, 50)
@@ -130,13 +104,6 @@ def test_a_corpus_of_what_ships_says_what_it_used(capsys: pytest.CaptureFixture[
     assert "train: the first 200 of 2,028 rows are used" in printed
     assert "validation: the first 50 of 300 rows are used" in printed
     assert f"tokenizer: {corpus.vocab_size} WordPiece tokens, made from 200 rows" in printed
-
-
-def test_a_corpus_for_a_pretrained_model_takes_its_tokenizer(tmp_path: Path) -> None:
-    saved(tmp_path)
-    corpus = entailment.load_corpus("shipped", str(tmp_path), max_length=10)
-    assert (corpus.model, corpus.vocab_size) == (str(tmp_path), len(VOCABULARY))
-    assert max(map(len, corpus.train)) == 10
 
 
 def test_where_bert_base_cannot_be_had_auto_is_a_small_bert_and_says_so(

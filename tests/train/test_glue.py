@@ -49,12 +49,8 @@ def results(corpus: EntailmentCorpus, ranks: Any) -> Any:
     return run
 
 
-# --- the training ---------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def expected(corpus: EntailmentCorpus) -> tuple[list[float], list[float]]:
-    """Losses and accuracies of the small run, by hand."""
     return by_hand(corpus, SMALL.epochs)
 
 
@@ -99,9 +95,15 @@ def test_every_way_trains_what_one_process_trains_on_the_whole_batch(
     sync: str, results: Any, corpus: EntailmentCorpus, expected: Any
 ) -> None:
     losses, accuracy = expected
-    for result in results(sync):
+    first, second = results(sync)
+    for result in (first, second):
         assert result.steps.loss.tolist() == pytest.approx(losses, rel=2e-4)
         assert result.accuracy == pytest.approx(accuracy, abs=1.01 / len(corpus.validation))
+    assert first.fingerprints == second.fingerprints and len(set(first.fingerprints)) == 2
+    # Each rank has half of every batch, of an epoch's last one too: 40 rows are 2 × 16 and 8.
+    own, others = first.steps.local_loss.tolist(), second.steps.local_loss.tolist()
+    means = [(a + b) / 2 for a, b in zip(own, others, strict=True)]
+    assert own != others and means == pytest.approx(first.steps.loss.tolist(), rel=1e-5)
 
 
 @needs_all_ways
@@ -111,18 +113,6 @@ def test_one_process_alone_does_it_too(corpus: EntailmentCorpus, expected: Any) 
     assert alone.steps.loss.tolist() == alone.steps.local_loss.tolist() == pytest.approx(losses, rel=2e-4)
     assert alone.accuracy == pytest.approx(accuracy, abs=1.01 / len(corpus.validation))
     assert (alone.world_size, alone.backend) == (1, "none")
-
-
-@needs_all_ways
-@pytest.mark.parametrize("sync", AGREEING)
-def test_ranks_have_losses_of_their_own_and_parameters_in_common(sync: str, results: Any) -> None:
-    first, second = results(sync)
-    own, others = first.steps.local_loss.tolist(), second.steps.local_loss.tolist()
-    assert own != others and first.steps.loss.equals(second.steps.loss)
-    assert first.fingerprints == second.fingerprints and len(set(first.fingerprints)) == 2
-    # Each has half of every batch, of an epoch's last one too: 40 rows are 2 × 16 and 8.
-    means = [(a + b) / 2 for a, b in zip(own, others, strict=True)]
-    assert means == pytest.approx(first.steps.loss.tolist(), rel=1e-5)
 
 
 @needs_all_ways
@@ -156,35 +146,28 @@ def test_the_first_losses_on_real_rte_are_those_of_one_process(real_data: Path, 
             assert result.steps.loss.tolist() == pytest.approx(alone.steps.loss.tolist(), rel=1e-4), sync
 
 
-# --- before the first step ------------------------------------------------------------------------
-
-
-def start_from_seed_of_rank(corpus: EntailmentCorpus) -> None:
-    """What someone does who seeds every rank differently."""
+def seed_of_rank(corpus: EntailmentCorpus) -> None:
     glue(replace(SMALL, batch_size=18, seed=dist.get_rank() // 2), corpus)
 
 
-@needs_all_ways
-def test_ranks_that_start_with_different_parameters_are_told_before_they_train(
-    corpus: EntailmentCorpus, ranks: Any
-) -> None:
-    with pytest.raises(RankError, match="the ranks were told different options: seed is 1 on rank 2, and 0 on rank 0"):
-        ranks(3).run(start_from_seed_of_rank, corpus)
-
-
-def start_from_other_weights() -> None:
-    """What someone does who seeds torch alike and makes the model by other means."""
+def weights_of_rank(corpus: EntailmentCorpus) -> None:
     model = models.bert("tiny", dist.get_rank() // 2, vocab_size=20)
     glue_task.check_same_start(glue_task.fingerprint(model), SMALL)
 
 
-def test_ranks_whose_weights_differ_are_told_which(ranks: Any) -> None:
-    expected = r"the ranks have different parameters: parameters is '\w{12}' on rank 2, and '\w{12}' on rank 0"
-    with pytest.raises(RankError, match=expected):
-        ranks(3).run(start_from_other_weights)
-
-
-# --- what stays on disk ---------------------------------------------------------------------------
+@needs_all_ways
+@pytest.mark.parametrize(
+    ("start", "says"),
+    [
+        (seed_of_rank, "the ranks were told different options: seed is 1 on rank 2, and 0 on rank 0"),
+        (weights_of_rank, r"different parameters: parameters is '\w{12}' on rank 2, and '\w{12}' on rank 0"),
+    ],
+)
+def test_ranks_that_start_differently_are_told_before_they_train(
+    start: Any, says: str, corpus: EntailmentCorpus, ranks: Any
+) -> None:
+    with pytest.raises(RankError, match=says):
+        ranks(3).run(start, corpus)
 
 
 @needs_all_ways

@@ -34,9 +34,6 @@ def rank(number: int, port: int, *flags: str) -> Program:
     return terminal("glue", *flags, *where, "--local-rank", str(number))
 
 
-# --- three ways to start it -----------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @needs_all_reduce
 def test_by_hand_by_torchrun_and_on_own_processes_it_trains_the_same(
@@ -71,29 +68,6 @@ def test_by_hand_by_torchrun_and_on_own_processes_it_trains_the_same(
         events = pd.read_csv(tmp_path / name / "events.csv")
         assert tuple(events.columns) == EVENT_COLUMNS and set(events["rank"]) == {0, 1}
     assert "glue" in hand["command"] and "--local-rank 0" in hand["command"]
-
-
-@pytest.mark.slow
-def test_one_process_needs_no_sync_and_eval_alone_judges_a_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    without_torchrun(monkeypatch)
-    out = str(tmp_path / "out")
-    train.main(["glue", *SMALL, "--sync", "none", "--epochs", "1", "--do-train", "--do-eval", "--output-dir", out])
-    accuracy = json.loads((tmp_path / "out" / "merged.json").read_text())["accuracy"][-1]
-    capsys.readouterr()
-    train.main(["glue", *SMALL, "--sync", "none", "--do-eval", "--model-name-or-path", out])
-    printed = capsys.readouterr().out
-    assert (
-        f"accuracy {accuracy:.4f} of the model as it is, on 20 rows of generated sentences" in printed
-        and "iter" not in printed
-    )
-    train.main(["glue", *SMALL, "--sync", "none", "--epochs", "1"])  # neither is named: both
-    printed = capsys.readouterr().out
-    assert "iter 3 loss " in printed and " after epoch 1, on 20 rows of generated sentences" in printed
-
-
-# --- what is refused ------------------------------------------------------------------------------
 
 
 def test_results_of_an_earlier_run_are_not_lost_unless_asked_for(

@@ -9,6 +9,7 @@ import pytest
 
 from labkit import train
 from labkit.launch import launch
+from labkit.todo import TASKS
 from labkit.train import command
 
 OF_ALL = [
@@ -120,12 +121,8 @@ def test_an_empty_data_set_is_refused(tmp_path, monkeypatch, capsys):
 def test_each_unfilled_task_that_is_needed_is_named_and_no_other(flags, needed, monkeypatch):
     tasks = {name: task._replace(load=lambda _: None) for name, task in command.TASKS.items()}
     monkeypatch.setattr(command, "TASKS", tasks)
-    for unfilled in ("dp.1", "dp.3", "dp.4", "dp.6", "dp.7", "pipe.1", "pipe.2", "pipe.3", "pipe.4", "pipe.5"):
-        monkeypatch.setattr(
-            command, "missing", lambda task, u=unfilled: f"TODO {u}: a file, line 7" if task == u else None
-        )
-        expected = (
-            rf"TODO {unfilled}: a file, line 7: this training needs it" if unfilled in needed else "ranks were started"
-        )
-        with pytest.raises(SystemExit, match=expected):
+    for unfilled in TASKS:
+        monkeypatch.setattr(command, "missing", lambda task, u=unfilled: f"TODO {u}: line 7" * (task == u) or None)
+        says = f"TODO {unfilled}: line 7: this training needs it" if unfilled in needed else "ranks were started"
+        with pytest.raises(SystemExit, match=says):
             train.main(flags.split())

@@ -9,7 +9,6 @@ import pytest
 import torch
 from to_do import task
 
-from labkit import launch
 from labkit.parallel.devices import training_devices
 from labkit.train import TranslateConfig, metrics, translate, translation_task
 from labkit.train.translation import Corpus, Example
@@ -34,11 +33,7 @@ def config(mode: str = "data_parallel", **settings: Any) -> TranslateConfig:
 
 @pytest.fixture(scope="module")
 def alone() -> metrics.TrainingResult:
-    """The same training in one process, on one device."""
     return translate(config(save_gradients=True), CORPUS)
-
-
-# --- the same training ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -55,18 +50,6 @@ def test_one_process_with_three_devices_trains_as_with_one(mode: str, alone: met
     averaged = (each.gradients["averaged"].values() for each in (result, alone))
     for ours, expected in zip(*averaged, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-6)
-
-
-# --- what is recorded -----------------------------------------------------------------------------
-
-
-@needs_pipe
-def test_the_spans_of_pipeline_parallel_are_those_of_its_pipe() -> None:
-    run = launch.launch(translate, config("pipeline_parallel", epochs=1), CORPUS, world_size=1, backend="gloo")
-    forwards = run.events[run.events["name"] == "forward"]
-    labels = sorted(zip(forwards["stage"], forwards["micro_batch"], strict=True))
-    assert labels == sorted([(stage, i) for stage in range(2) for i in [*range(4), *range(2)]])  # 8 rows and 3, in twos
-    assert len(run.events[run.events["name"] == "optimizer"]) == 2
 
 
 def test_a_virtual_device_has_its_share_of_the_threads_and_they_come_back() -> None:

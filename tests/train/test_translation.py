@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import sacrebleu
 import torch
 from transformers import GPT2LMHeadModel
 
@@ -28,20 +27,11 @@ def random_examples(n: int, seed: int = 0) -> list[Example]:
     return [Example(tokens(EOS_DE_ID), tokens(EOS_EN_ID)) for _ in range(n)]
 
 
-# --- tokens and batches ---------------------------------------------------------------------------
-
-
 def test_a_batch_is_shifted_padded_and_labelled_on_target_tokens_only() -> None:
     batch = translation.collate([Example([5, 6, 1], [7, 8, 2]), Example([9, 1], [4, 2])])
     assert batch.inputs.tolist() == [[5, 6, 1, 7, 8], [9, 1, 4, PAD_ID, PAD_ID]]
-    assert batch.labels.tolist() == [
-        [NO_LOSS, NO_LOSS, 7, 8, 2],
-        [NO_LOSS, 4, 2, NO_LOSS, NO_LOSS],
-    ]
+    assert batch.labels.tolist() == [[NO_LOSS, NO_LOSS, 7, 8, 2], [NO_LOSS, 4, 2, NO_LOSS, NO_LOSS]]
     assert (len(batch), batch.n_tokens, batch.n_targets) == (2, 10, 5)
-
-
-# --- the loss -------------------------------------------------------------------------------------
 
 
 def loss_by_hand(model: GPT2LMHeadModel, examples: list[Example], first: int = 0) -> float:
@@ -61,9 +51,6 @@ def test_the_loss_is_that_of_the_target_tokens_alone(model: GPT2LMHeadModel) -> 
     loss = translation.target_loss(model, translation.collate(examples)).item()
     assert loss == pytest.approx(loss_by_hand(model, examples), rel=1e-5)
     assert loss != pytest.approx(loss_by_hand(model, examples, first=1), rel=1e-2)  # with <eos_de>, it is another
-
-
-# --- greedy decoding and BLEU ---------------------------------------------------------------------
 
 
 def one_by_one(model: GPT2LMHeadModel, prompt: list[int], room: int) -> list[int]:
@@ -88,19 +75,6 @@ def test_each_translation_is_what_the_model_writes_token_by_token(model: GPT2LMH
     assert len({tuple(translated) for translated in ours}) > 5
 
 
-def test_bleu_is_sacrebleus() -> None:
-    references = ["The train leaves at half past two.", "Anna is twenty-three years old today."]
-    written = ["The train leaves at half past three.", "Anna is thirty-two years old today."]
-    assert translation.bleu(references, references) == pytest.approx(100)
-    assert translation.bleu(written, references) == pytest.approx(sacrebleu.corpus_bleu(written, [references]).score)
-    assert 20 < translation.bleu(written, references) < 90
-    with pytest.raises(ValueError, match="1 translations and 2 references"):
-        translation.bleu(written[:1], references)
-
-
-# --- the corpus -----------------------------------------------------------------------------------
-
-
 def test_what_is_left_out_is_counted_aloud(capsys: pytest.CaptureFixture[str]) -> None:
     corpus = translation.load_corpus("shipped", vocab_size=600, max_length=40, limit=500, limit_eval=50)
     out = capsys.readouterr().out
@@ -114,7 +88,5 @@ def test_what_is_left_out_is_counted_aloud(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_max_length_that_nothing_keeps_to_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"train: none of 100 examples has at most 5 tokens; raise max_length \(the sho"
-    ):
+    with pytest.raises(ValueError, match=r"train: none of 100 examples has at most 5 tokens; raise max_length \(the"):
         translation.load_corpus("shipped", vocab_size=300, max_length=5, limit=100)

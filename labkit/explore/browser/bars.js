@@ -41,7 +41,7 @@ export class Bars {
 
   // Return the bar that an arrow key goes to from bar i: "left" and "right" in its row, "up" and
   // "down" to the one closest in time in the next row, or in the next with one that is the same. Bar i
-  // itself at an edge. Spots that are no bars are passed over if they are narrower than `least`.
+  // itself at an edge. Spots that are not bars are passed over if they are narrower than `least`.
   next(i, direction, step, least = 0) {
     const isMet = (k) => k === i || !this.what || this.what[k].kind === "bar" || this.right[k] - this.left[k] >= least;
     const met = (row) => this.seen(row, step).filter(isMet);

@@ -225,9 +225,9 @@ class PanelWords {
         const now = Math.abs(start[i] - x) <= near ? begin : start[i] < x - near && end[i] > x + near ? goOn : null;
         now?.push(`${this.spanName(table, i)} on ${this.row} ${rank[i]}`);
       }
-      const said = [[begin, "begins", "begin"], [goOn, "goes on", "go on"]].filter(([names]) => names.length);
+      const changes = [[begin, "begins", "begin"], [goOn, "goes on", "go on"]].filter(([names]) => names.length);
       const title = table.title ? `${table.title}: ` : "";
-      return said.map(([names, one, several]) => `${title}${listed(names)} ${names.length > 1 ? several : one}`);
+      return changes.map(([names, one, several]) => `${title}${listed(names)} ${names.length > 1 ? several : one}`);
     });
     const run = this.panel.runs.at(-1);
     return `${this.write(x)}: ${[...parts, ...(run ? this.idleRanks(run, x) : [])].join("; ") || "all has ended"}.`;

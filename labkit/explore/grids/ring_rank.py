@@ -40,12 +40,12 @@ def log_ring(ring: Callable[[torch.Tensor], object] | None) -> RankLog:
     held = tagged_tensor(dist.get_rank(), dist.get_world_size())
     begun, calls = list[Any](), list[Call]()
 
-    def look(call: Any, tensors: Any) -> None:
+    def note(call: Any, tensors: Any) -> None:
         message = tensors[0].detach().flatten().float().numpy().copy() if call.name == "send" else None
         ended = [number for number, earlier in enumerate(begun) if earlier.waits]
         calls.append(Call(call.name, call.bytes, call.peer, ended, held.numpy().copy(), message))
         begun.append(call)
 
-    with recorded(look):
+    with recorded(note):
         (ring or dp.ring_all_reduce)(held.view(-1))
     return RankLog(calls, held.numpy().copy())

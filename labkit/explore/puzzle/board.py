@@ -116,7 +116,7 @@ class Board:
         return self._no_room(moved)
 
     def _no_room(self, moved: Op) -> str:
-        """Return why the first forward on the rank of an op that has no room has none, or ""."""
+        """Return why an op's rank has no room for its next forward op; "" if it has."""
         rank, before = self.rules.rank_of(moved), list[Op]()
         for op, kept in self.kept(rank).items():
             if len(kept) > self.rules.cap(rank):

@@ -22,7 +22,7 @@ class Rules:
 
     They are those of a schedule, which also says where each stage is, with their times: ``timed``.
     ``caps[r]`` is the most activations that rank r may keep, each from the start of its F to the
-    end of its B (or W); None is no limit.
+    end of its B (or W); None: no limit.
     """
 
     timed: TimedSchedule

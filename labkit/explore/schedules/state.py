@@ -48,7 +48,7 @@ class Field(NamedTuple):
 
     It is from ``least`` to ``most``, times in whatever unit the reader has in mind. ``kind`` is
     ``"count"`` (a whole number), ``"number"``, or ``"times"`` (a number, or one per rank). Where it
-    is no count, ``drag`` says between which ends a slider moves it, and in which steps.
+    is not a count, ``drag`` says between which ends a slider moves it, and in which steps.
     """
 
     key: str
@@ -96,7 +96,7 @@ def written(value: float | Times) -> str:
 
 
 class StateError(ValueError):
-    """A text that is no state: ``position`` (from 0) and ``word`` say where, ``expected`` what.
+    """A text that is not a state: ``position`` (from 0) and ``word`` say where, ``expected`` what.
 
     The message counts characters from 1.
     """

@@ -45,8 +45,8 @@ class ScheduleExplorer(Explorer):
         explorer.observe(print, "state")
 
     ``explorer.run()`` runs it in the cell that calls it; the button does so in a thread.
-    ``explorer.runs`` has what was measured, until a control moves. A text that is no state raises
-    :class:`labkit.explore.schedules.state.StateError`.
+    ``explorer.runs`` has what was measured, until a control moves. A text that is not a state
+    raises :class:`labkit.explore.schedules.state.StateError`.
     """
 
     state = traitlets.Unicode()

@@ -25,10 +25,6 @@ def test_it_opens_with_torchs_capacities_and_the_readers_buckets():
     assert explorer.timeline.narration.startswith("Gradients and all_reduces, predicted: backward ")
 
 
-CONTROLS = {"rule": ONE_EACH, "cap_mb": 100, "first_cap_mb": 0, "latency_us": 300.0, "bandwidth_gb_s": 1.0}
-CONTROLS |= {"world_size": 3, "backward_ms": 400.0, "model": "bert"}
-
-
 def test_link_world_size_and_backward_are_those_of_the_sliders():
     explorer = bucket_explorer("mlp", world_size=4)
     explorer.rule, explorer.latency_us, explorer.bandwidth_gb_s, explorer.backward_ms = ONE_BUCKET, 50, 0.1, 200

@@ -60,14 +60,3 @@ def test_every_bar_is_explained():
         "m.a.weight: 4 MiB, parameter 0 of 3.\nIts gradient is ready as number 3, and fills bucket 1.",
         "Bucket 0: 2 gradients, 3 MiB.",
     ]
-
-
-def test_narration_says_what_happens_and_how_far_it_is():
-    panel = pass_panel(three(), SECONDS)
-    assert panel.moments.tolist() == [0, 1, 2, 3, 4.5, 7.5]
-    assert panel.narrate(0) == "0 s: backward begins at the last layer. No gradient is ready."
-    assert panel.narrate(2).endswith("starts. (3 of 7 MiB ready; in flight: bucket 0; 0 of 2 buckets done)")
-    assert panel.narrate(2.9).endswith("starts. (3 of 7 MiB ready; in flight: bucket 0; 0 of 2 buckets done)")
-    assert panel.narrate(3).endswith("(7 of 7 MiB ready; in flight: bucket 0, waiting: 1; 0 of 2 buckets done)")
-    assert "all_reduce 0 is done" in panel.narrate(4.5) and "all_reduce 1 starts" in panel.narrate(4.5)
-    assert panel.narrate(7.5).endswith("(7 of 7 MiB ready; nothing in flight; 2 of 2 buckets done)")

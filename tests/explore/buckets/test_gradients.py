@@ -38,9 +38,3 @@ def test_in_gpt2_the_token_embedding_is_ready_last_and_the_last_norm_first_after
     assert gpt2.names[order[0]] == "transformer.ln_f.bias"
     output_layer = 4 * 1024 * 768 * 50257 * 8 / 50e12
     assert gpt2.ready_s[order[0]] == pytest.approx(output_layer, rel=1e-3)
-
-
-def test_a_backward_pass_of_another_length_stretches_all_times_alike():
-    gpt2 = predicted_gradients("gpt2")
-    longer = gpt2.lasting(2 * gpt2.backward_s)
-    assert longer.ready_s == pytest.approx([2 * ready for ready in gpt2.ready_s])

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import pytest
-from small_puzzles import ONE_EACH, TWO_BY_TWO, built, refused
 
-from labkit.explore.puzzle.rules import Rules
+from labkit.explore.puzzle.board import Board
+from labkit.explore.puzzle.rules import Refusal, Rules
 from labkit.explore.schedules.measure import TimedSchedule
 from labkit.schedule import Op, gpipe, one_f_one_b
 from labkit.simulate import bubble_fraction, makespan, peak_activations
 
-# --- what is refused, and why ---------------------------------------------------------------------
+ONE_EACH = Rules(TimedSchedule(gpipe(2, 2)), caps=[1, 1])
+
+
+def built(rules: Rules, ops: str) -> Board:
+    board = Board(rules)
+    for op in map(Op.parse, ops.split()):
+        board = board.place(op)
+    return board
+
+
+def refused(move, *arguments: object) -> str:
+    with pytest.raises(Refusal) as caught:
+        move(*arguments)
+    return str(caught.value)
 
 
 NO_ROOM = "rank 0 has room for 1 activation: it keeps that of 0F0 until 0B0 has ended"
@@ -49,11 +62,8 @@ def test_an_order_that_cannot_be_is_refused_and_says_why(ops, op, sentence):
 
 
 def test_an_order_in_which_ranks_would_wait_for_each_other_is_refused_as_a_deadlock():
-    sentence = refused(built(TWO_BY_TWO, "0F0 0F1 1F0 1F1 1B0 0B0").move, Op("B", 0, 0), 1)
+    sentence = refused(built(Rules(TimedSchedule(gpipe(2, 2))), "0F0 0F1 1F0 1F1 1B0 0B0").move, Op("B", 0, 0), 1)
     assert "0B0 on rank 0 waits for 1B0, which rank 1 runs later; 1F1 on rank 1" in sentence
-
-
-# --- when ops run ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("schedule", [gpipe(3, 4), one_f_one_b(3, 4), one_f_one_b(2, 3)])

@@ -52,15 +52,6 @@ def controls(puzzle: SchedulePuzzle) -> dict[str, dict]:
     return {control["name"]: control for control in puzzle.timeline.form["controls"]}
 
 
-def test_a_bar_that_is_dropped_elsewhere_moves_and_one_that_cannot_go_there_says_why():
-    puzzle = pressed(2, "ff")
-    sent(puzzle, drop=1, x=0.4)
-    assert puzzle.csv == "0F1,0F0\n\n" and puzzle.timeline.narration.startswith("0F1 now runs before 0F0")
-    puzzle = pressed(2, "f1fb0b")
-    sent(puzzle, drop=3, x=0.1)
-    assert puzzle.csv == "0F0,0B0\n1F0,1B0\n" and "0B0 cannot go before 0F0" in puzzle.timeline.narration
-
-
 def test_what_a_level_teaches_is_told_at_par_and_not_before():
     puzzle = pressed(1, "f1fb0")
     told = html.unescape(str(puzzle.timeline.scene) + str(puzzle.timeline.form))

@@ -3,16 +3,13 @@
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from page_in_node import NODE, in_node
-from to_do import task
 
 from labkit.explore import schedule_explorer
 from labkit.explore.schedules import widget as schedules
 from labkit.explore.schedules.measure import ScheduleRun
 from labkit.explore.schedules.orders import pipeline_message, schedule_library
-from labkit.explore.schedules.state import SCHEDULES, Choice, State, StateError, parse
+from labkit.explore.schedules.state import Choice, StateError, parse
 from labkit.explore.schedules.values import timed_schedule
 from labkit.schedule import Schedule
 from labkit.simulate import explain_gap, makespan
@@ -75,31 +72,6 @@ needs_node = pytest.mark.skipif(NODE is None, reason="no node on this machine")
 def pipeline(text):
     state = parse(text)
     return pipeline_message(state, (timed_schedule(state, choice).schedule for choice in state.choices))
-
-
-@needs_node
-def test_the_page_writes_a_state_as_python_does():
-    times = st.one_of(st.tuples(st.integers(1, 400)), st.tuples(*[st.integers(1, 400)] * 3)).map(
-        lambda each: tuple(tenths / 10 for tenths in each)
-    )
-    choices = st.builds(Choice, st.sampled_from([*SCHEDULES]), st.just(3))
-    numbers = {name: times for name in ("forward", "input_grad", "weight_grad")}
-    numbers |= {
-        "hop": st.integers(0, 40).map(lambda each: each / 10),
-        "cap": st.none() | st.integers(1, 64).map(lambda each: each / 2),
-    }
-    states = []
-
-    @settings(max_examples=200, deadline=None, derandomize=True, database=None)
-    @given(st.builds(State, choices, st.none() | choices, n_ranks=st.just(3), n_micro=st.integers(1, 9), **numbers))
-    def collect(state):
-        states.append(state)
-
-    collect()
-    asked = [{"pipeline": pipeline_message(state, [])} for state in states]
-    for state, found in zip(states, in_node(CONTROLS, asked), strict=True):
-        again = parse(found["state"])
-        assert str(again) == str(parse(str(state))), (found["state"], str(state))
 
 
 @needs_node
@@ -196,16 +168,6 @@ def test_a_run_that_ends_after_a_control_has_moved_is_not_shown_for_what_it_is_n
     press(explorer)
     assert explorer.runs == [] and explorer.timeline.scene["panels"] == []
     assert explorer.timeline.narration.startswith("The controls have moved while it ran")
-
-
-@task("pipe.5")
-def test_the_button_runs_it_on_real_ranks(explorer):
-    explorer.state = "1f1b n=2 m=2 vs zb-v"
-    press(explorer)
-    assert explorer.timeline.narration.startswith("1F1B, compared with ZB-V: ")
-    assert "Ran on 2 ranks that " in explorer.timeline.narration
-    for run in explorer.runs:
-        assert run.schedule.n_ranks == 2 and run.gap["total_s"].notna().all()
 
 
 # --- in print -------------------------------------------------------------------------------------

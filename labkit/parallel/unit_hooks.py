@@ -1,0 +1,144 @@
+"""Given code under ShardedModel: hooks that say when a unit is needed, and when its gradients are
+ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.autograd.graph import register_multi_grad_hook
+from torch.utils import _pytree as pytree
+
+from labkit.parallel.unit import Unit
+
+
+class GatherOrder:
+    """Tells which unit is next: the one that was, while all goes as it did in the last pass."""
+
+    def __init__(self) -> None:
+        self._last: list[Unit] = []
+        self._now: list[Unit] = []
+
+    def begin(self) -> None:
+        """Begin a pass, forward and backward; one that needed nothing is no pass."""
+        self._last, self._now = self._now or self._last, []
+
+    def after(self, unit: Unit) -> Unit | None:
+        """Note that ``unit`` is needed now. Return the next one, None where it is not known."""
+        self._now.append(unit)
+        as_before = self._last[: len(self._now)] == self._now
+        return self._last[len(self._now)] if as_before and len(self._now) < len(self._last) else None
+
+
+class Hooks(NamedTuple):
+    """What is called for a unit.
+
+    ``gather`` starts to gather it and returns the work; ``following`` says which unit to gather
+    while this one computes, if any; ``let_go`` is called after the forward pass, ``ran`` at any
+    gradient, ``send`` once its gradients are ready, ``end`` where backward ended without some.
+    """
+
+    gather: Callable[[Unit], Any]
+    following: Callable[[Unit], Unit | None]
+    let_go: Callable[[Unit], object]
+    ran: Callable[[], object]
+    send: Callable[[Unit], object]
+    end: Callable[[Unit], object]
+
+
+def listen(units: Sequence[Unit], replicated: Sequence[nn.Parameter], hooks: Hooks) -> None:
+    """Have the layers and autograd call ``hooks``."""
+    for unit in units:
+        for layer in unit.layers.values():
+            layer.register_forward_pre_hook(partial(_before_forward, unit, hooks), with_kwargs=True)
+            layer.register_forward_hook(partial(_after_forward, unit, hooks), always_call=True)
+        for position in unit.missing:
+            hook = partial(_is_ready, unit, position, hooks)
+            unit.parameters[position].register_post_accumulate_grad_hook(hook)
+    for parameter in replicated:
+        parameter.register_post_accumulate_grad_hook(lambda _: hooks.ran())
+
+
+def _before_forward(unit: Unit, hooks: Hooks, layer: nn.Module, *inputs: Any) -> Any:
+    """Gather before ``layer(*args, **options)``; ``inputs`` are the two, args and options."""
+    _need(unit, hooks)
+    tracked = [x for x in _tensors(inputs) if x.requires_grad and torch.is_grad_enabled()]
+    frozen = not unit.parameters[0].requires_grad  # no gradient of its own ends its backward pass
+    if tracked and frozen:
+        register_multi_grad_hook(tracked, partial(_let_go, unit, hooks))
+    if unit.full.dtype == unit.shard.dtype:
+        return inputs
+    return pytree.tree_map(lambda x: x.to(unit.full.dtype) if _is_float(x) else x, inputs)
+
+
+def _after_forward(unit: Unit, hooks: Hooks, layer: nn.Module, inputs: Any, outputs: Any) -> None:
+    if unit.is_full and not unit.in_backward:
+        hooks.let_go(unit)
+    found = _tensors(outputs)
+    if outputs is not None and not found and torch.is_grad_enabled():
+        raise TypeError(
+            f"{type(layer).__name__} returned a {type(outputs).__name__}, in which no tensor was found, "
+            "so its weights would not be there in the backward pass: "
+            "have it return tensors, in tuples, lists or dicts, or shard another layer"
+        )
+    for y in found:
+        if y.requires_grad:  # its hook is called before the layer's backward pass
+            y.register_hook(lambda _: _backward_begins(unit, hooks))
+
+
+def _backward_begins(unit: Unit, hooks: Hooks) -> None:
+    _need(unit, hooks)
+    if not unit.in_backward:
+        unit.in_backward = True
+        torch.autograd.Variable._execution_engine.queue_callback(partial(_backward_ends, unit, hooks))
+
+
+def _backward_ends(unit: Unit, hooks: Hooks) -> None:
+    if unit.in_backward:
+        hooks.end(unit)
+
+
+def _need(unit: Unit, hooks: Hooks) -> None:
+    """Have all of a unit's parameters there, and those of the next one on their way."""
+    if unit.is_full and not unit.arriving:
+        return
+    _start_gather(unit, hooks)
+    unit.finish_gather()
+    unit.use_full()
+    if following := hooks.following(unit):
+        _start_gather(following, hooks)
+
+
+def _start_gather(unit: Unit, hooks: Hooks) -> None:
+    if not unit.is_full and not unit.arriving:
+        timing = unit.all_gather_span().begin()
+        unit.arriving = hooks.gather(unit)
+        if not hasattr(unit.arriving, "get_future"):
+            raise TypeError(
+                f"_gather returned {unit.arriving!r}, expected the work that is to be waited for: "
+                "what all_gather_into_tensor returns with async_op=True"
+            )
+        unit.arriving.get_future().then(lambda _: timing.end())
+
+
+def _let_go(unit: Unit, hooks: Hooks, _: Sequence[torch.Tensor | None]) -> None:
+    unit.in_backward = False
+    hooks.let_go(unit)
+
+
+def _is_ready(unit: Unit, position: int, hooks: Hooks, _: torch.Tensor) -> None:
+    hooks.ran()
+    unit.missing.discard(position)
+    if not unit.missing:
+        hooks.send(unit)
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _is_float(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.is_floating_point()
