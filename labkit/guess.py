@@ -77,12 +77,12 @@ def reveal(guess: Guess, measured: Any = None, **numbers: Any) -> None:
 
     ``measured`` is the answer: a number, an :class:`Interval`, repeats (their median and interval),
     or one of the question's choices; without it, the ``answer`` that ``questions.toml`` has, which
-    no run could change. That file also has the words: ``wrong`` models, ``parts``
-    that the answer is made of, and of each choice what speaks for it or against it. A keyword gives
-    what the answer would be under a wrong model, or how large a part is, by its key there; a model
-    whose answer no run changes has it there, in the question's unit: ``would_be``. Any other
-    keyword fills a ``{field}`` in those words. Numbers are in seconds, in bytes, or else in the
-    question's unit. An answer that is not a measurement is ``exact`` there.
+    no run could change. That file also has the words: ``wrong`` models, ``parts`` that the answer
+    is made of, and of each choice what speaks for it or against it. A keyword gives what the answer
+    would be under a wrong model, or how large a part is, by its key there; a number that no run
+    changes stands there too, in the question's unit: ``would_be``. Any other keyword fills a
+    ``{field}`` in those words. Numbers are in seconds, in bytes, or else in the question's unit. An
+    answer that is not a measurement is ``exact`` there.
 
     Raises TypeError for a keyword that is missing or has no place, and what
     :meth:`Guess.feedback` raises.
@@ -91,7 +91,7 @@ def reveal(guess: Guess, measured: Any = None, **numbers: Any) -> None:
     entry = words("questions", question.name)
     wrong, parts = entry.get("wrong", {}), entry.get("parts", {})
     unit = size_of(question.unit)
-    always = {key: each["would_be"] * unit for key, each in wrong.items() if "would_be" in each}
+    always = {key: each["would_be"] * unit for key, each in (wrong | parts).items() if "would_be" in each}
     known, fields = {*wrong, *parts} - {*always}, {*fields_of(entry)}
     if not known <= numbers.keys() <= known | fields:
         expected = ", ".join([*(key for key in (*wrong, *parts) if key in known), *sorted(fields)]) or "none"

@@ -30,14 +30,8 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 
 # Files that take long come first, so that no worker of pytest-xdist is left with one at the end.
-LONGEST = [
-    "test_notebooks",
-    "test_answers",
-    "test_explorer_widgets",
-    "test_ladder",
-    "test_glue_command",
-    "test_launch_faults",
-]
+LONGEST = ["test_notebooks", "test_student", "test_answers", "test_explorer_widgets", "test_ladder", "test_grade"]
+LONGEST += ["test_glue_command", "test_cells", "test_launch_faults"]
 LONGEST += ["test_hangs", "test_correct_runs", "test_link", "test_dp", "test_train"]
 
 FORKS = ("test_ladder", "test_docs", "test_assignments")

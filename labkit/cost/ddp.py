@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -194,56 +194,51 @@ def _one_after_the_other(start_s: float, call_s: float, costs_s: Sequence[float]
 # --- its terms, for three ways to agree -----------------------------------------------------------
 
 
-WAYS = ("gather_scatter", "all_reduce", "ddp")
-
-
 def way_terms(
     compute_s: Sequence[float],
     sizes_bytes: Sequence[float],
     buckets: Sequence[Sequence[int]],
     world_size: int,
     link: Link,
-    host_s: Mapping[str, float],
+    host_s: float = 0.0,
     gathered: Link | None = None,
 ) -> pd.DataFrame:
     """Return the seconds of each term of an iteration: a row per way, which adds up to it.
 
     ``compute_s`` are forward, backward and optimizer on one rank's share, the gradients made evenly
     during backward; ``sizes_bytes`` are the parameters' and ``buckets`` what DDP sends together.
-    ``host_s`` is what an iteration's calls cost a rank, by way, and what is done around them, such
-    as averaging. ``gathered`` is the link as gather and scatter find it, with the latencies of all
-    ranks side by side, as :func:`labkit.cost.parameter_server_s` has them; without it they follow
-    each other on ``link``, as on an emulated one.
+    ``host_s`` is what one call costs a rank. ``gathered`` is the link as gather and scatter find
+    it, with the latencies of all ranks side by side, as :func:`labkit.cost.parameter_server_s` has
+    them; without it they follow each other on ``link``, as on an emulated one.
 
     =========  =====================================================================================
     latency    two messages for each parameter, or each bucket, and each other rank, in a row
     bytes      through rank 0 with gather and scatter, else around a ring
-    host       ``host_s``
+    host       ``host_s`` for each call: two a parameter, one a parameter, one a bucket
     hidden     what happens during backward, so it is 0 or less, and only with DDP
     compute    the sum of ``compute_s``
     iteration  the sum of all
     =========  =====================================================================================
 
-    Raises as :func:`labkit.cost.ddp_step` does, and KeyError for a way without its ``host_s``.
+    Raises as :func:`labkit.cost.ddp_step` does.
     """
     import pandas as pd  # here, since every rank imports this package for its Link
 
-    for way in WAYS:
-        check_seconds(f"host_s[{way!r}]", host_s[way])
+    check_seconds("host_s", host_s)
     forward_s, backward_s, optimizer_s = compute_s
     n_bytes, latency_s = sum(sizes_bytes), 2 * (world_size - 1) * link.latency_s
     ring_s = ring_all_reduce_s(n_bytes, world_size, 0.0, link.bytes_per_s)
     gather_s = latency_s if gathered is None else 2 * gathered.latency_s
     through_rank_0_s = parameter_server_s(n_bytes, world_size, 0.0, (gathered or link).bytes_per_s)
+    p, k = len(sizes_bytes), len(buckets)
     sent = {
-        "gather_scatter": (len(sizes_bytes) * gather_s, through_rank_0_s),
-        "all_reduce": (len(sizes_bytes) * latency_s, ring_s),
-        "ddp": (len(buckets) * latency_s, ring_s),
+        "gather_scatter": (p * gather_s, through_rank_0_s, 2 * p * host_s),
+        "all_reduce": (p * latency_s, ring_s, p * host_s),
+        "ddp": (k * latency_s, ring_s, k * host_s),
     }
-    table = pd.DataFrame(sent, index=["latency", "bytes"]).T
-    table = table.assign(host=[host_s[way] for way in WAYS], hidden=0.0, compute=sum(compute_s))
+    table = pd.DataFrame(sent, index=["latency", "bytes", "host"]).T.assign(hidden=0.0, compute=sum(compute_s))
     ready_s = [backward_s * sum(sizes_bytes[i:]) / n_bytes for i in range(len(sizes_bytes))]
-    rates = world_size, link.latency_s, link.bytes_per_s, host_s["ddp"] / len(buckets)
+    rates = world_size, link.latency_s, link.bytes_per_s, host_s
     step = ddp_step(forward_s, ready_s, optimizer_s, sizes_bytes, buckets, *rates)
     table.loc["ddp", "hidden"] = min(0.0, step["end_s"].max() - table.loc["ddp"].sum())
     return table.assign(iteration=table.sum(axis=1))

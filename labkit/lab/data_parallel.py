@@ -8,6 +8,7 @@ A way is how many devices train, how many sentences each takes a step, and what 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 
+from labkit.cost import ddp_step
 from labkit.lab.overlap import InTurns
 from labkit.launch import Run, device, launch
 from labkit.models import gpt2
@@ -38,6 +40,17 @@ def skip(model: torch.nn.Module) -> None:
 def small_gpt2(corpus: Corpus) -> Any:
     """Return the model that notebook 03 trains."""
     return gpt2("nano", vocab_size=corpus.vocab_size, n_positions=128)
+
+
+def predicted_step(alone_s: Mapping[str, float], average_s: float) -> pd.DataFrame:
+    """Predict a step of two devices: all that one does alone, and an averaging after backward.
+
+    ``alone_s`` is by part, as :meth:`ScalingTurns.median_s` has it. Columns are those of an event
+    table.
+    """
+    forward_s, backward_s, optimizer_s = alone_s["forward"], alone_s["backward"], alone_s["optimizer"]
+    link = average_s / 2, math.inf  # two messages of no bytes' time: together average_s
+    return ddp_step(forward_s, [backward_s], optimizer_s, [1], [[0]], 2, *link, overlap=False)
 
 
 def in_turns(step: Step, ways: Mapping[str, Way], corpus: Corpus, rounds: int = 11) -> ScalingTurns:

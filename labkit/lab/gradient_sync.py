@@ -8,27 +8,30 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import pandas as pd
 import torch
 import torch.distributed as dist
 
 from labkit.base.formats import MeasuredTable, fact, loss, measured
-from labkit.cost import Link, ddp_step
+from labkit.cost import Link, ddp_step, measure_rising
 from labkit.lab.overlap import NO_SYNC, ComputeTimes, InTurns, SyncMethod
 from labkit.lab.published_results import RTE_ACCURACY, RTE_LOSSES
-from labkit.launch import Run, device, launch
+from labkit.launch import Run, WarmRanks, device, launch
 from labkit.models import bert
-from labkit.stats import Verdict, interval
-from labkit.stats.repeated_times import RepeatedTimes
 from labkit.trace import barrier, span, traffic
 from labkit.train.entailment import EntailmentCorpus, collate, count_correct
 from labkit.train.glue_task import epoch_order
 from labkit.train.trainer import Batch, sum_over_ranks, world
 
+if TYPE_CHECKING:
+    from labkit.guess import Guess  # every rank imports this module, and no rank asks
+
 PARTS = "forward", "backward", "agree", "optimizer"  # of a step, its spans
 RANKS = 4
+_GRADIENTS = 6  # of a model that is averaged without training
 _LEARNING_RATE = 1e-3
 
 Seen: TypeAlias = Sequence[tuple[float, float]]  # of each step, the loss and how far ranks are apart
@@ -49,6 +52,15 @@ def small_bert(corpus: EntailmentCorpus, seed: int = 0) -> Any:
     return model
 
 
+def torch_buckets(model: torch.nn.Module) -> list[list[int]]:
+    """Return the buckets of torch's DDP, by the numbers of their parameters: 1 MiB, then 25 MiB."""
+    parameters: list[torch.Tensor] = [*model.parameters()]
+    numbers = [*range(len(parameters))]
+    found: list[list[int]]
+    found, _ = dist._compute_bucket_assignment_by_size(parameters[::-1], [2**20, 25 * 2**20], [], numbers[::-1])
+    return found
+
+
 def own_batches(corpus: EntailmentCorpus, batch_size: int, epoch: int = 1) -> Iterator[Batch]:
     """Yield this rank's share of an epoch's batches: rows r, r + N, r + 2 N … of each."""
     rank, n = world()
@@ -61,16 +73,19 @@ def own_batches(corpus: EntailmentCorpus, batch_size: int, epoch: int = 1) -> It
 # --- agreeing, without training -------------------------------------------------------------------
 
 
-def agree_s(
-    average: Callable[[Any], object], sizes_bytes: Sequence[int], n: int = 10, repeats: int = 7
-) -> pd.DataFrame:
-    """Return the seconds that ``average(model)`` takes for a gradient: a column per size.
+def agree_s(ranks: WarmRanks, average: Callable[[Any], object]) -> tuple[list[int], list[float]]:
+    """Return sizes of a gradient in bytes, and the seconds that ``average(model)`` takes for each.
 
-    A model has ``n`` gradients of one size, so they follow each other as in a training step. Sizes
-    take turns; a row is a repeat, without a first one that warms up.
+    A model has six gradients of one size, so they follow each other as in a training step. Sizes
+    take turns; the seconds are medians of five turns, without a first one that warms up. On a fast
+    link larger sizes are added: see :func:`labkit.cost.measure_rising`.
     """
-    run = launch(_agree, average, list(sizes_bytes), n, 1 + repeats, world_size=RANKS, threads=1)
-    return run.repeats(by="bytes")[1:] / n
+
+    def measure(sizes_bytes: Sequence[int]) -> pd.DataFrame:
+        return ranks.run(_agree, average, list(sizes_bytes), _GRADIENTS, 1 + 5).repeats(by="bytes")[1:]
+
+    seconds = measure_rising(measure, [2**10, 2**16, 2**22]).median() / _GRADIENTS
+    return [*seconds.index], [*seconds]
 
 
 def _agree(average: Callable[[Any], object], sizes_bytes: Sequence[int], n: int, repeats: int) -> None:
@@ -165,11 +180,6 @@ class SyncTurns(InTurns):
         """The accuracy after each epoch, by way."""
         return {way: self.run.values[0][way][1] for way in self.ways}
 
-    @property
-    def times_of_ddp(self) -> RepeatedTimes:
-        """How many times as long as with DDP each iteration takes: pairs that ran side by side."""
-        return RepeatedTimes(self.step_s.div(self.step_s["ddp"], axis=0).drop(columns="ddp"))
-
 
 def compute_s(turns: SyncTurns) -> tuple[float, float, float]:
     """Return the seconds of forward, backward and optimizer where no rank waits for another."""
@@ -208,23 +218,44 @@ def terms_to_read(terms: Mapping[str, pd.DataFrame], by_formula: Collection[str]
     return MeasuredTable(table)
 
 
-def ratios(
-    place: str, turns: SyncTurns, terms: Mapping[str, pd.DataFrame], **others: Mapping[str, str]
-) -> MeasuredTable:
-    """Return how many times as long as with DDP an iteration is, as predicted and as measured.
+_PAIRS = ("gather_scatter", "ddp"), ("all_reduce", "ddp"), ("gather_scatter", "all_reduce")
 
-    A column per way that is not DDP; ``terms`` are by place, and ``others`` are rows of text that
-    stand below.
+
+def ratios(
+    place: str,
+    turns: SyncTurns,
+    terms: Mapping[str, pd.DataFrame],
+    guesses: Mapping[str, Guess] | None = None,
+    published_s: Mapping[str, float] | None = None,
+) -> MeasuredTable:
+    """Return how many times as long as another way a way takes, as predicted and as measured.
+
+    ``terms`` are by place; ``guesses`` by the way that is compared with DDP.
     """
-    iteration_s = terms[place]["iteration"]
-    predicted = iteration_s / iteration_s["ddp"]
-    found = {way: interval(turns.times_of_ddp[way]) for way in ("gather_scatter", "all_reduce")}
+    predicted_s, pairs = terms[place]["iteration"], {f"{a} ÷ {b}": (a, b) for a, b in _PAIRS}
+    found = {name: turns.step_s.ratio(*pair) for name, pair in pairs.items()}
+    predicted = {name: predicted_s[a] / predicted_s[b] for name, (a, b) in pairs.items()}
     rows = {
-        "predicted": {way: fact(f"{predicted[way]:.3g}, {found[way].side_of(predicted[way])}", 25) for way in found},
-        "measured": {way: fact(each.text(), 25) for way, each in found.items()},
+        "predicted": {
+            name: fact(f"{predicted[name]:.3g}, {found[name].side_of(predicted[name])}", 25) for name in pairs
+        },
+        "measured": {name: fact(each.text(), 25) for name, each in found.items()},
     }
-    table = MeasuredTable({name.replace("_", " "): row for name, row in (rows | others).items()}).T
-    return table.rename_axis(f"DDP = 1, {place}")
+    if guesses:
+        rows["your guess"] = {f"{way} ÷ ddp": guess.in_words() for way, guess in guesses.items()}
+    if published_s:
+        rows["published"] = {name: f"{published_s[a] / published_s[b]:.2f}" for name, (a, b) in pairs.items()}
+    return MeasuredTable(pd.DataFrame(rows).T.fillna("").rename_axis(place))
+
+
+def wrong_ratios(terms: pd.DataFrame) -> pd.DataFrame:
+    """Return how many times as long as DDP a way would take under wrong models: a column per way.
+
+    Without latencies, and if an iteration were messages alone, or bytes alone.
+    """
+    iteration_s, latency_s, bytes_s = (terms[term] for term in ("iteration", "latency", "bytes"))
+    models = {"no_latency": iteration_s - latency_s, "messages_alone": latency_s, "bytes_alone": bytes_s}
+    return pd.DataFrame({name: seconds / seconds["ddp"] for name, seconds in models.items()}).T
 
 
 def losses_and_accuracy(*turns: SyncTurns) -> MeasuredTable:
@@ -242,15 +273,6 @@ def losses_and_accuracy(*turns: SyncTurns) -> MeasuredTable:
         ]
     columns = [f"loss {i}" for i in range(1, 6)] + [f"accuracy {i}" for i in range(1, n_epochs + 1)]
     return MeasuredTable(rows, index=columns).T
-
-
-def against_prediction(predicted_ratio: float, found: Verdict) -> str:
-    """Say whether a verdict goes with the predicted ratio of the two ways' times, or against it."""
-    if found.word == "within noise":
-        inside = found.interval.side_of(1 / predicted_ratio) == "inside"
-        return "hidden by the noise" if inside else "outside the measured interval"
-    expected = "slower" if predicted_ratio > 1 else "faster"
-    return "as predicted" if found.word == expected else "the opposite"
 
 
 def first_losses(turns: SyncTurns) -> pd.DataFrame:
@@ -279,12 +301,19 @@ def sent_bytes(
     """Return the bytes that each rank sends in an iteration, as the kernel counts them.
 
     A row per batch size and way, a column for rank 0 and one for the mean of the others; NaN where
-    the kernel does not count.
+    the kernel does not count. Beside them what the arithmetic says: rank 0 scatters to all others,
+    and around a ring all send alike.
     """
     run = launch(_count_traffic, step, dict(ways), corpus, batch_sizes, world_size=RANKS, backend="gloo", threads=1)
     first, *others = (pd.Series(found, dtype=float) for found in run.values)
     table = pd.DataFrame({"rank 0": first, "another": sum(others[1:], others[0]) / len(others)})
-    return table.rename_axis(["batch", "way"])
+    table = table.rename_axis(["batch", "way"])
+    n_bytes = sum(parameter.nbytes for parameter in small_bert(corpus).parameters())
+    gathers = table.index.isin(["gather_scatter"], level="way")
+    around_a_ring = 2 * (RANKS - 1) / RANKS * n_bytes
+    table["rank 0, predicted"] = np.where(gathers, (RANKS - 1) * n_bytes, around_a_ring)
+    table["another, predicted"] = np.where(gathers, n_bytes, around_a_ring)
+    return table
 
 
 def _count_traffic(
@@ -303,7 +332,7 @@ def _count_traffic(
 
     found: dict[tuple[int, str], float] = {}
     for name in [*ways] * 2:  # these set up what the others use
-        train(name, batch_sizes[0])
+        train(name, min(batch_sizes))
     for size in batch_sizes:
         for name in ways:
             dist.barrier()

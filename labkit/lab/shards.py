@@ -32,12 +32,12 @@ def gradient(model: torch.nn.Module) -> torch.Tensor:
 
 
 def as_fractions(found: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
-    """Return numbers by row and column as fractions that are easy to read, such as 1/12."""
+    """Return what a sample counts, by factor and rank, as fractions that are easy to read: 1/12."""
     rows = {
         name: {column: str(Fraction(number).limit_denominator(1000)) for column, number in row.items()}
         for name, row in found.items()
     }
-    return pd.DataFrame(rows).T
+    return pd.DataFrame(rows).T.rename_axis("a sample counts")
 
 
 def as_losses(numbers: Mapping[str, float] | pd.DataFrame) -> Lines | pd.DataFrame:

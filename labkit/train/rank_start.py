@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.base import machine
+from labkit.base.interrupts import uninterrupted
 from labkit.base.rendezvous import (
     LOOPBACK_INTERFACE,
     MeetingError,
@@ -216,9 +217,10 @@ def _open_store(address: str, port: int, listener: int | None, timeout_s: float)
             stores.append(dist.TCPStore(address, port, timeout=limit, master_listen_fd=listener, **options))
 
     thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
     deadline = time.monotonic() + timeout_s
     try:
+        with uninterrupted():  # an interrupted start would leave the thread at work
+            thread.start()
         while thread.is_alive() and time.monotonic() < deadline:
             time.sleep(POLL_S / 10)  # an interrupted join would take the thread for ended (bpo-45274)
     finally:

@@ -1,7 +1,5 @@
 """Judge an element of a page with axe-core: nothing in it may shut a reader out."""
 
-from __future__ import annotations
-
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
@@ -9,7 +7,6 @@ GRAVE = ("serious", "critical")
 
 
 def check(page: Page, selector: str) -> None:
-    """Fail if axe finds a serious or critical fault in the elements that ``selector`` names."""
     assert page.locator(selector).count(), f"nothing on the page is {selector}"
     # JupyterLab's body has no height and hides what overflows: axe would take all text for hidden.
     page.evaluate("document.body.style.overflow = 'visible'")

@@ -23,7 +23,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def browser_there() -> None:
-    """Skip what needs a browser where there is none."""
     if not (shutil.which("chromium") or shutil.which("google-chrome")):
         pytest.skip("no chromium on this machine")
 

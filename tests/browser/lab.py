@@ -69,7 +69,6 @@ def run_in_kernel(page: Page, code: str) -> None:
 
 
 def save(page: Page) -> None:
-    """Save the notebook that is open."""
     page.evaluate(SAVE)
 
 
@@ -137,7 +136,6 @@ class Lab:
             self.end_kernel(name)
 
     def end_kernel(self, name: str) -> None:
-        """End the kernel of a notebook."""
         for session in json.load(self._ask("GET", "/api/sessions")):
             if session["path"] == f"{name}.ipynb":
                 self._ask("DELETE", f"/api/sessions/{session['id']}").close()
@@ -163,16 +161,9 @@ def jupyter_server(folder: Path) -> Iterator[tuple[str, str]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     token = os.urandom(16).hex()
-    options = [
-        "--no-browser",
-        "--allow-root",
-        f"--port={port}",
-        "--ServerApp.port_retries=0",
-        f"--ServerApp.root_dir={folder}",
-        f"--IdentityProvider.token={token}",
-        "--KernelManager.transport=ipc",
-        "--LabApp.expose_app_in_browser=True",  # to run all cells when the kernel is ready, and not before
-    ]
+    options = ["--no-browser", "--allow-root", f"--port={port}", "--ServerApp.port_retries=0"]
+    options += [f"--ServerApp.root_dir={folder}", f"--IdentityProvider.token={token}", "--KernelManager.transport=ipc"]
+    options += ["--LabApp.expose_app_in_browser=True"]  # to run all cells when the kernel is ready, and not before
     command = [sys.executable, "-m", "jupyterlab", *options]
     log = folder / "log"
     with open(log, "w") as file:
@@ -187,12 +178,8 @@ def jupyter_server(folder: Path) -> Iterator[tuple[str, str]]:
 
 def environment(folder: Path) -> dict[str, str]:
     """Return this process's environment with a home for Jupyter in ``folder``, and widgets on."""
-    homes = {
-        "JUPYTER_CONFIG_DIR": "config",
-        "JUPYTERLAB_SETTINGS_DIR": "settings",
-        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
-        "IPYTHONDIR": "ipython",
-    }
+    homes = {"JUPYTER_CONFIG_DIR": "config", "JUPYTERLAB_SETTINGS_DIR": "settings"}
+    homes |= {"JUPYTERLAB_WORKSPACES_DIR": "workspaces", "IPYTHONDIR": "ipython"}
     others = {name: value for name, value in os.environ.items() if name != "LABKIT_STATIC"}
     return others | {name: str(folder / home) for name, home in homes.items()}
 

@@ -6,8 +6,6 @@ Each is opened in JupyterLab, used a little, and photographed in the light and i
 figures/explorers/NAME-THEME.png.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 
@@ -16,28 +14,12 @@ from playwright.sync_api import Page
 
 FOLDER = Path(__file__).resolve().parents[2] / "figures" / "explorers"
 
-CELLS = {
-    "schedule_explorer": """
-from labkit.explore import schedule_explorer
-explorer = schedule_explorer("1f1b n=4 m=8 vs zb-h1")
-explorer
-""",
-    "schedule_puzzle": """
-from labkit.explore import schedule_puzzle
-schedule_puzzle(3)
-""",
-    "bucket_explorer": """
-from labkit.explore import bucket_explorer
-bucket_explorer()
-""",
-    "ring_explorer": """
-from labkit.explore import ring_explorer
-ring_explorer()
-""",
-    "measured_run": """
-from labkit.explore import schedule_explorer
-schedule_explorer("1f1b n=4 m=4 vs zb-h1")
-""",
+EXPLORERS = {
+    "schedule_explorer": "schedule_explorer('1f1b n=4 m=8 vs zb-h1')",
+    "schedule_puzzle": "schedule_puzzle(3)",
+    "bucket_explorer": "bucket_explorer()",
+    "ring_explorer": "ring_explorer()",
+    "measured_run": "schedule_explorer('1f1b n=4 m=4 vs zb-h1')",
 }
 USES = {  # keys that are pressed in its last picture
     "schedule_explorer": ["Home", "End", "ArrowLeft"],
@@ -49,7 +31,7 @@ USES = {  # keys that are pressed in its last picture
 
 
 def photograph(lab: Lab, name: str) -> None:
-    with lab.notebook([CELLS[name]]) as page:
+    with lab.notebook([f"from labkit.explore import *\n{EXPLORERS[name]}"]) as page:
         page.set_viewport_size({"width": 1280, "height": 2000})  # room for the tallest, above JupyterLab's status bar
         page.wait_for_selector(".labkit-timeline[data-drawn]", timeout=60_000)
         stage = page.locator(".lk-stage").last
@@ -84,5 +66,5 @@ def settle(page: Page) -> None:
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, jupyter_lab(Path(folder)) as lab:
-        for name in CELLS:
+        for name in EXPLORERS:
             photograph(lab, name)

@@ -1,8 +1,6 @@
 """The form of a question in JupyterLab: nothing is given until the reader gives it, by mouse or by
 keyboard, and the cell that reveals the answer waits."""
 
-from __future__ import annotations
-
 import json
 
 import axe

@@ -1,8 +1,6 @@
 """JupyterLab in a real browser: a cell that launches ranks shows its table, its bar and its picture
 to the reader."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

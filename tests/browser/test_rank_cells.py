@@ -1,7 +1,5 @@
 """%%ranks in JupyterLab: tabs that keys move, a hang that costs one cell, and the stop button."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
@@ -29,7 +27,6 @@ def cell(page: Page, index: int) -> Locator:
 
 
 def output(page: Page, index: int) -> Locator:
-    """Run a cell, and give its output."""
     page.evaluate(RUN_CELL, index)
     return cell(page, index).locator(".jp-OutputArea")
 

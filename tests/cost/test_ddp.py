@@ -142,7 +142,7 @@ def test_a_step_with_and_without_overlap_is_the_one_drawn_by_hand(overlap):
 
 
 SIZES, BUCKETS = [400, 200, 600, 800], [[3, 2], [1, 0]]
-HOST = {"gather_scatter": 0.03, "all_reduce": 0.02, "ddp": 0.01}
+HOST = 0.005
 COMPUTE = (1.0, 2.0, 0.5)
 LINK = Link(latency_s=0.01, bytes_per_s=2000.0)
 
@@ -173,3 +173,4 @@ def test_only_ddp_hides_and_its_row_is_the_predicted_step():
     step = ddp_step(1.0, ready, 0.5, SIZES, BUCKETS, 2, LINK.latency_s, LINK.bytes_per_s, 0.005)
     assert found.iteration.ddp == pytest.approx(step.end_s.max())
     assert found.iteration.all_reduce == pytest.approx(3.5 + 0.08 + 1.0 + 0.02)
+    assert found.host.tolist() == pytest.approx([8 * 0.005, 4 * 0.005, 2 * 0.005])

@@ -259,16 +259,6 @@ def test_no_file_of_the_student_edition_holds_a_piece_of_a_solution(real_edition
     assert leaks(ROOT / "labkit") >= {("dp.py", "dp.4"), ("pipe.py", "pipe.2")}
 
 
-@in_the_marked_source
-def test_notebooks_come_without_outputs_and_without_guesses(real_edition):
-    paths = sorted((real_edition / "notebooks").glob("*.ipynb"))
-    assert not list((real_edition / "notebooks").glob("*.json"))
-    assert [path.name for path in paths] == [path.name for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
-    code = [cell for path in paths for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
-    assert len(code) > 200
-    assert not [cell for cell in code if cell["outputs"] or cell["execution_count"] is not None]
-
-
 # 06 needs no task, so its replay has run the same cells; it takes as long as six others.
 NOTEBOOKS = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if path.stem != "06_ladder"]
 FORGET = "from labkit import todo\ntodo._WAITING.clear()\nget_ipython().run_line_magic('reset', '-f')"

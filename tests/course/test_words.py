@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from labkit.base.units import size_of
 from labkit.base.words import fields_of
+from labkit.cost import Link, memory, parameter_server_s, ring_all_reduce_s
 from labkit.guesses.feedback import TERMS
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -73,3 +75,20 @@ def test_each_answer_gives_the_numbers_that_the_words_need():
         needed = {name for name, each in models.items() if "would_be" not in each}
         given = {keyword.arg for keyword in call.keywords}
         assert None in given or needed <= given <= needed | {*fields_of(entry)}
+
+
+def test_a_value_in_the_file_is_what_the_arithmetic_of_its_notebook_gives():
+    link, message = Link(3e-3, 12.5e6), Link(200e-6, 2.5e6)
+    server, ring = parameter_server_s(2**17, 16, 3e-3, 12.5e6), ring_all_reduce_s(2**17, 16, 3e-3, 12.5e6)
+    seconds = 6 * memory.memory_table().parameters.iloc[-1] * 300e9 / (1024 * 312e12)
+    right = {
+        "server_ratio": {"no_latency": 16, "one_by_one": 30 * link.message_s(2**17) / ring, "idle_cpus": server / ring},
+        "days_175b": {"forward": seconds / 0.4 / 3, "peak": seconds, "one_gpu": 1024 * seconds / 0.4},
+        "dp_step_64": {"latency": 504 * message.latency_s, "bytes": 504 * 2**14 / 64 / message.bytes_per_s}
+        | {"optimizer": 0.005, "computing": 0.090 / 64, "free": 0.005 + 0.090 / 64},
+    }
+    for name, numbers in right.items():
+        question = QUESTIONS[name]
+        given = {key: each["would_be"] for key, each in (question["wrong"] | question.get("parts", {})).items()}
+        size = size_of(question["unit"])
+        assert given == pytest.approx({key: number / size for key, number in numbers.items()}, rel=0.005), name

@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 import warm_python
 from to_do import task
 
@@ -36,12 +35,8 @@ LINE = re.compile(r"epoch (\d+), step (\d+), loss (\d+\.\d{4})")
 
 def start(rung: str) -> subprocess.CompletedProcess[str]:
     """Run a rung on two ranks as its docstring says, its traffic on the loopback interface."""
-    command = [
-        sys.executable,
-        *(ACCELERATE_LAUNCH if rung == ACCELERATE else TORCHRUN),
-        "2",
-        str(EXAMPLES / f"{rung}.py"),
-    ]
+    launcher = ACCELERATE_LAUNCH if rung == ACCELERATE else TORCHRUN
+    command = [sys.executable, *launcher, "2", str(EXAMPLES / f"{rung}.py")]
     return subprocess.run(command, env=os.environ | LOCAL, capture_output=True, text=True, timeout=120)
 
 
@@ -60,7 +55,6 @@ def agree(some: dict[tuple[int, int], float], others: dict[tuple[int, int], floa
 
 @pytest.fixture(scope="module")
 def alone() -> dict[tuple[int, int], float]:
-    """The losses of one process."""
     done = warm_python.run(EXAMPLES / f"{ALONE}.py", OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     return losses(done.stdout)
@@ -70,9 +64,6 @@ def on_ranks(path: Path, *options: str, world_size: int = 2) -> dict[tuple[int, 
     run = launch(ladder.in_rank, str(path), *options, world_size=world_size, threads=1, init=False)
     assert not any(run.values[1:]), "not only rank 0 prints"
     return losses(run.values[0])
-
-
-# --- the same losses ------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -96,9 +87,6 @@ def test_one_process_learns_digits_in_three_epochs(alone):
     assert alone[1, 7] > 2 and max(alone[3, step] for step in (7, 14, 21, 28)) < 0.3  # log 10 is 2.3
 
 
-# --- a checkpoint ---------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("rung", [CHECKPOINT, ACCELERATE, FSDP])
 def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_never_stopped(rung, alone, tmp_path):
@@ -108,55 +96,6 @@ def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_never_stopped(rung, alon
     assert {epoch for epoch, _ in begun} == {1} and {epoch for epoch, _ in resumed} == {2, 3}
     assert agree(begun | resumed, alone)
     assert list(tmp_path.iterdir()) == [file]
-
-
-@pytest.mark.slow
-def test_rank_0_alone_writes_the_checkpoint_and_fsdp_writes_the_same_weights_as_ddp(tmp_path):
-    files = {rung: tmp_path / f"{rung}.pt" for rung in (CHECKPOINT, ACCELERATE, FSDP)}
-    for rung, file in files.items():
-        on_ranks(EXAMPLES / f"{rung}.py", "--epochs", "1", "--checkpoint", str(file))
-    ddp, *others = [torch.load(file) for file in files.values()]
-    for other in others:
-        assert other["epochs"] == ddp["epochs"] == 1
-        torch.testing.assert_close(dict(other["model"]), dict(ddp["model"]), rtol=1e-4, atol=1e-5)
-
-
-# --- the end of the process group -----------------------------------------------------------------
-
-
-MODELS_AT_THE_END = """
-import gc, runpy, sys, torch, torch.distributed as dist, torch.nn.parallel
-
-def counting(*group, end=dist.destroy_process_group):
-    left = [thing for thing in gc.get_objects() if isinstance(thing, torch.nn.parallel.DistributedDataParallel)]
-    print("left:", *map(type, left))
-    end(*group)
-
-gc.disable()  # nothing is collected by chance
-dist.destroy_process_group = counting
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-def models_at_the_end(path: Path) -> list[str]:
-    """Run a file as the only rank; return the models that are alive when its process group ends."""
-    place = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "1") | dict.fromkeys(("RANK", "LOCAL_RANK"), "0")
-    place |= LOCAL | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # any that is free
-    done = warm_python.run("-c", MODELS_AT_THE_END, path, **place)
-    assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("left:")]
-    return line.split()[1:]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rung", [DDP, ACCELERATE])
-def test_no_ddp_model_is_left_when_the_process_group_ends(rung):
-    """Ending a group under a DDP model can hang (pytorch/pytorch#56297)."""
-    assert models_at_the_end(EXAMPLES / f"{rung}.py") == []
-
-
-# --- bad input ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rung", [BY_HAND, DDP, FSDP])
@@ -171,9 +110,6 @@ def test_without_torchrun_a_rung_says_how_to_start_it(rung, monkeypatch):
 def test_ranks_that_cannot_share_a_batch_equally_are_refused():
     with pytest.raises(RankError, match=r"64.*3"):
         on_ranks(EXAMPLES / f"{DDP}.py", world_size=3)
-
-
-# --- to be read -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rung", RUNGS)

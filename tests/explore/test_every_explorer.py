@@ -1,7 +1,5 @@
 """What holds for every explorer: its form in print, its words, its keys, its refusals."""
 
-from __future__ import annotations
-
 from html import escape
 
 import matplotlib.pyplot as plt

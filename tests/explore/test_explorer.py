@@ -1,7 +1,5 @@
 """What all explorers share: errors are said, and a run goes on beside the reader to its end."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """What the widgets' JavaScript claims of itself: every *.test.mjs beside this file, run by node."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,7 +12,6 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="no node on this machine")
 
 
 def run_claims(file: Path) -> subprocess.CompletedProcess[str]:
-    """Run a file of claims with node's own test runner."""
     command = [str(NODE), "--test", "--test-reporter=spec", str(file)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 

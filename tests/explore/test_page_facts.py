@@ -4,8 +4,6 @@ Facts are compared, never words: which op, why it waits and for which other, how
 critical, what is kept.
 """
 
-from __future__ import annotations
-
 from random import Random
 
 import numpy as np
@@ -51,7 +49,6 @@ return given.map(({ sent, pipeline }) => {
 
 
 def facts_of(schedule, events):
-    """What Python says of a run, in the form of the page's FACTS."""
     run, n = replay_events(schedule, events), len(schedule.ops)
     ops, first, last = run.dependencies.ops, events["start_s"].min(), events["end_s"].max()
     near, gaps, reasons = 2e-9 * (last - first), [], IdleReasons.of(run, str)
@@ -128,7 +125,6 @@ def equal_parts(schedule):
 
 
 def a_run(data):
-    """A run with times, transfers and overheads of any size."""
     schedule = data.draw(random_schedules().filter(equal_parts) | schedules(4, 6))
     chance = Random(data.draw(st.integers(0, 2**32 - 1)))
 
@@ -164,9 +160,6 @@ def test_of_measured_runs_the_page_finds_the_facts_that_python_finds(runs):
         assert_same(one, facts)
     codes = {code for one in found for *_, code, _, _ in one["gaps"]}
     assert codes == {"activation", "gradient", "hop", "overhead", "done"}
-
-
-# --- schedules that the page plays itself ---------------------------------------------------------
 
 
 def a_pipeline(data):

@@ -1,7 +1,5 @@
 """What the page says of event tables, in node: the same in a notebook and in a file."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

@@ -1,7 +1,5 @@
 """Explorers run nothing on ranks while a task is to do that the run needs, and say which."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,11 +1,6 @@
 """The Timeline without a browser: what it sends, what it answers, what it leaves in files."""
 
-from __future__ import annotations
-
-import re
-
 import pytest
-from html_files import script_of
 
 from labkit.explore import Timeline, static_fallback
 from labkit.explore.scene_message import EventTables
@@ -52,17 +47,6 @@ def test_keys_are_heard_in_the_order_in_which_they_were_pressed_view_by_view(tim
     assert heard == ["x", "f", "b", "u", "y"]
 
 
-# --- files ----------------------------------------------------------------------------------------
-
-
-def test_the_html_file_needs_nothing_from_elsewhere(timeline):
-    page = timeline.to_html()
-    page += script_of(page)[0]
-    assert not re.search(
-        r"(src|href)=|url\(|import |fetch\(|https?://(?!www\.w3\.org)", page.replace("link.href = URL", "")
-    )
-
-
 def test_what_an_event_is_called_cannot_run_as_code():
     events = simulate(gpipe(2, 2)).assign(name="</script><script>alert(1)</script>")
     page = Timeline(events, title="<b>").to_html()
@@ -98,9 +82,6 @@ def test_a_kept_table_of_a_run_has_measurements_in_a_style_in_html(displayed, mo
     (((_, table), _),) = displayed
     html = table._repr_html_()
     assert "[~       1.5]" in repr(table) and "[~" not in html and 'class="labkit-measured"' in html
-
-
-# --- bad input ------------------------------------------------------------------------------------
 
 
 def test_what_is_no_table_is_refused():

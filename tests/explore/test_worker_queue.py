@@ -1,7 +1,5 @@
 """Worker threads' queues, as a Pipe that really ran filled and emptied them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from to_do import task

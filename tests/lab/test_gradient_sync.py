@@ -1,22 +1,29 @@
-"""What notebook 05 says of its iterations is read from the runs."""
+"""What notebooks 03 and 05 say of their predictions is read from the terms."""
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
-from labkit.lab import gradient_sync
-from labkit.stats import verdict
+from labkit.lab import data_parallel, gradient_sync
+from labkit.simulate import makespan
 
-
-@pytest.mark.parametrize(
-    ("ratio", "a_s", "says"),
-    [
-        (2.0, 3.0, "as predicted"),
-        (2.0, 0.5, "the opposite"),
-        (0.5, 0.5, "as predicted"),
-        (1.0, 1.0, "hidden by the noise"),
-        (2.0, 1.0, "outside the measured interval"),
-    ],
+TERMS = pd.DataFrame(
+    {"latency": [40.0, 60.0, 5.0], "bytes": [20.0, 10.0, 10.0], "iteration": [90.0, 100.0, 45.0]},
+    index=["gather_scatter", "all_reduce", "ddp"],
 )
-def test_a_prediction_that_the_measurement_contradicts_is_said_to_be_contradicted(ratio, a_s, says):
-    assert gradient_sync.against_prediction(ratio, verdict("a", [a_s] * 6, "b", [1.0] * 6)) == says
+
+
+def test_a_wrong_model_of_an_iteration_leaves_out_its_latency_or_all_else():
+    wrong = gradient_sync.wrong_ratios(TERMS)
+    assert wrong["gather_scatter"].to_dict() == pytest.approx(
+        {"no_latency": 50 / 40, "messages_alone": 8, "bytes_alone": 2}
+    )
+    assert wrong["ddp"].tolist() == [1, 1, 1]
+
+
+def test_two_devices_take_what_one_takes_alone_and_an_averaging_after_backward():
+    step = data_parallel.predicted_step({"forward": 1.0, "backward": 2.0, "optimizer": 0.5}, average_s=0.25)
+    assert makespan(step) == pytest.approx(3.75)
+    (reduce,) = step[step["name"] == "all_reduce"].itertuples()
+    assert (reduce.start_s, reduce.end_s) == pytest.approx((3.0, 3.25))

@@ -9,8 +9,7 @@ import pytest
 import torch
 from to_do import task
 
-from labkit.parallel.devices import training_devices
-from labkit.train import TranslateConfig, metrics, translate, translation_task
+from labkit.train import TranslateConfig, metrics, translate
 from labkit.train.translation import Corpus, Example
 
 needs_pipe = task("dp.1", "pipe.1", "pipe.2", "pipe.3", "pipe.4")
@@ -50,19 +49,3 @@ def test_one_process_with_three_devices_trains_as_with_one(mode: str, alone: met
     averaged = (each.gradients["averaged"].values() for each in (result, alone))
     for ours, expected in zip(*averaged, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-6)
-
-
-def test_a_virtual_device_has_its_share_of_the_threads_and_they_come_back() -> None:
-    threads, cpu = torch.get_num_threads(), torch.device("cpu")
-    try:
-        torch.set_num_threads(4)
-        with pytest.raises(KeyError), translation_task.share_of_threads(training_devices(cpu, 2)):
-            assert torch.get_num_threads() == 2
-            raise KeyError
-        with translation_task.share_of_threads(training_devices(cpu, 8)):
-            assert torch.get_num_threads() == 1
-        with translation_task.share_of_threads([cpu]):
-            assert torch.get_num_threads() == 4
-        assert torch.get_num_threads() == 4
-    finally:
-        torch.set_num_threads(threads)

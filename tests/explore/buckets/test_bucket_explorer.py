@@ -1,7 +1,5 @@
 """The bucket explorer from Python: a control moves, picture and numbers follow, faults are said."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import pytest
@@ -11,8 +9,6 @@ from to_do import task
 from labkit.cost import ring_all_reduce_s
 from labkit.explore import bucket_explorer
 from labkit.explore.buckets.reducer import ONE_BUCKET, ONE_EACH, make_buckets
-
-# --- controls -------------------------------------------------------------------------------------
 
 
 @task("dp.6")
@@ -34,9 +30,6 @@ def test_link_world_size_and_backward_are_those_of_the_sliders():
     assert one.exposed_s == pytest.approx(expected)
 
 
-# --- the reader's own answers ---------------------------------------------------------------------
-
-
 def test_a_wrong_dp_6_is_said_and_the_explorer_lives_on():
     with mock.patch("labkit.dp.assign_buckets", return_value=None):
         explorer = bucket_explorer()
@@ -45,9 +38,6 @@ def test_a_wrong_dp_6_is_said_and_the_explorer_lives_on():
         assert len(explorer.reduction.buckets) == 1
     explorer.rule = ONE_EACH
     assert len(explorer.reduction.buckets) == 148
-
-
-# --- the file -------------------------------------------------------------------------------------
 
 
 @task("dp.6")

@@ -1,7 +1,5 @@
 """Panels of a backward pass: blocks as long as their bytes, bars as their times, and words."""
 
-from __future__ import annotations
-
 from labkit.cost import Link
 from labkit.draw.layout import time_axis
 from labkit.explore.buckets.gradients import MIB, Gradients

@@ -1,7 +1,5 @@
 """The models of the bucket explorer: their file is what the script writes, of the real classes."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The Reducer as the explorer tells it: ddp_timeline's times, closed forms, and steps in order."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import pytest
@@ -18,9 +16,6 @@ LINK = Link(50e-6, 12.5e9)
 
 def three_layers(ready_s=(3.0, 2.0, 1.0), sizes=(4 * MIB, 2 * MIB, 1 * MIB)) -> Gradients:
     return Gradients("three", ["a", "b", "c"], list(sizes), list(ready_s), "by hand")
-
-
-# --- times ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("buckets", [[[2, 1, 0]], [[2], [1], [0]], [[2, 1], [0]], [[0], [2, 1]]])
@@ -41,9 +36,6 @@ def test_with_one_bucket_all_communication_is_exposed():
     assert found.hidden_share == pytest.approx(0)
 
 
-# --- step by step ---------------------------------------------------------------------------------
-
-
 def test_the_reducer_step_by_step():
     found = predict(three_layers(), [[2, 1], [0]], 2, Link(0.5, 2 * MIB))  # 2.5 s and 3 s on the link
     assert [moment.time_s for moment in found.moments] == [1.0, 2.0, 3.0, 4.5, 4.5, 7.5]
@@ -60,9 +52,6 @@ def test_a_bucket_that_is_full_too_early_waits_for_its_turn():
         "Bucket 1 is full with 4.00 MiB: it waits for bucket 0, as every rank sends in the same order."
         in found.moments[0].text
     )
-
-
-# --- buckets --------------------------------------------------------------------------------------
 
 
 def test_while_dp_6_is_to_be_written_there_is_one_bucket_and_a_note():

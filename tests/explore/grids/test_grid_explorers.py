@@ -29,9 +29,6 @@ def printed(explorer):
     return [ax.get_title(loc="left") for ax in axes], [text.get_text() for text in steps]
 
 
-# --- the ring -------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def ring():
     return ring_explorer()
@@ -73,9 +70,6 @@ def test_a_recorded_ring_stands_beside_the_ideal_one_as_long_as_it_has_as_many_r
     assert titles(ring) == ["naive ring"]
     assert ring.timeline.narration == "Your own ring has not run on 3 ranks yet: press Run mine."
     assert "yours" not in ring.table()["algorithm"].tolist()
-
-
-# --- collectives ----------------------------------------------------------------------------------
 
 
 def test_of_each_collective_after_stands_beside_before_and_on_paper_are_all_seven():

@@ -2,7 +2,6 @@
 
 import re
 
-import matplotlib.pyplot as plt
 import pytest
 
 from labkit.draw.picture import drawn_data
@@ -56,12 +55,9 @@ def test_only_the_first_step_with_a_wrong_cell_is_explained_and_the_picture_mark
     assert set(filled.wrong) == {(1, 0, 2), (2, 0, 2)} and "After step 2" not in str(filled)
     assert str(filled).startswith("Of 36 cells 33 are right, 2 wrong, 1 open.")
     assert str(filled).endswith("Fix that first. Wrong in later steps: 1.")
-    figure = filled.figure()
-    cells = drawn_data(figure)
-    plt.close(figure)
+    cells = drawn_data(filled.figure())
     wrong = cells[cells["name"] == "wrong"][["step", "top", "label"]].astype({"top": int})
     assert wrong.to_numpy().tolist() == [["after step 1", 0, "2"], ["after step 2", 0, "2"]]
-    assert cells.loc[cells["name"] == "open", "label"].tolist() == ["?"] and len(cells) == 5 * 9
 
 
 def test_open_cells_are_not_wrong_and_it_says_where_to_go_on():

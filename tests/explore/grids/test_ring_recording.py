@@ -22,26 +22,6 @@ def test_the_answer_to_dp5_goes_round_as_in_the_picture():
     )
 
 
-def through_rank_0(tensor):
-    if dist.get_rank():
-        dist.send(tensor, 0)
-        dist.recv(tensor, 0)
-        return
-    theirs = torch.empty_like(tensor)
-    for rank in range(1, dist.get_world_size()):
-        dist.recv(theirs, rank)
-        tensor += theirs
-    for rank in range(1, dist.get_world_size()):
-        dist.send(tensor, rank)
-
-
-def test_one_that_goes_through_rank_0_is_shown_as_the_parameter_server_that_it_is():
-    trace, server = record_ring(3, through_rank_0), simulate_ring("parameter server", 3)
-    assert (trace.states == server.states).all()
-    assert trace.bytes_sent == pytest.approx(server.bytes_sent)
-    assert "The busiest rank sends 2 times the tensor, 1.5 × the minimum" in verdict(trace)
-
-
 def adds_twice(tensor):
     other, theirs = 1 - dist.get_rank(), torch.empty_like(tensor)
     for _ in range(2):

@@ -49,9 +49,6 @@ def test_bytes_one_after_the_other_are_those_of_the_cost_model_and_so_are_the_ri
         assert trace.busiest == pytest.approx(min_tensors(n) * (1 if way == "ring" else n / 2))
 
 
-# --- the panel ------------------------------------------------------------------------------------
-
-
 @every_way
 def test_every_cell_says_in_words_what_it_is_and_the_narration_who_sends_what(way):
     words = {"own part": "the part of rank {0} alone", "partial sum": "the sum of ranks", "whole sum": "the whole sum"}

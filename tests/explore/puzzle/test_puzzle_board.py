@@ -1,7 +1,5 @@
 """A board refuses what cannot be, says why, and has the times and measures of its schedule."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.explore.puzzle.board import Board

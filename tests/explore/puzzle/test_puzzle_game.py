@@ -1,7 +1,5 @@
 """A game answers every key with a sentence and shows what may come next."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.explore.puzzle.game import Game
@@ -11,9 +9,6 @@ from labkit.schedule import Op
 def played(number: int, keys: str) -> tuple[Game, list[str]]:
     game = Game(number)
     return game, [game.press(key) for key in keys]
-
-
-# --- what is answered -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -52,9 +47,6 @@ def test_a_finished_board_is_told_its_result():
     _, answers = played(4, "ff1f0f1f2f0f1f2f3fb2b3fb1b2fb3f0b1f3b1b2fb3f0b3b1b2b0b1b0b")
     assert "that is par. Bubble (idle fraction of the ranks' time): 43 %." in answers[-1]
     assert answers[-1].endswith("rank by rank: 4, 3, 2, 1.")
-
-
-# --- a bar is dragged -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

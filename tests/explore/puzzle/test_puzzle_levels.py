@@ -1,7 +1,5 @@
 """Every level has a par that is attained within its rules and that nothing beats."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.explore.puzzle.board import Board
@@ -10,9 +8,6 @@ from labkit.explore.puzzle.rules import Rules
 from labkit.schedule import Op
 
 NUMBERS = range(1, len(LEVELS) + 1)
-
-
-# --- par ------------------------------------------------------------------------------------------
 
 
 def test_par_of_every_level():
@@ -48,9 +43,6 @@ def _around(rules: Rules):
         )
 
     return [(head, tail, ops) for ops in rules.ops_of_rank]
-
-
-# --- hints: the schedule that sets par ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", NUMBERS)

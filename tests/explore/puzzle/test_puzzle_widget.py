@@ -1,7 +1,5 @@
 """The widget does with buttons, clicks and keys what the game does, and lives on after errors."""
 
-from __future__ import annotations
-
 import html
 
 import pytest
@@ -11,7 +9,6 @@ from labkit.schedule import Schedule, one_f_one_b
 
 
 def sent(puzzle: SchedulePuzzle, **message: object) -> None:
-    """Let the browser send a message, as after a click or a key."""
     timeline = puzzle.timeline
     number = timeline._heard["test"]
     where = {"version": timeline.scene["version"], "view": "test", "number": number}
@@ -30,9 +27,6 @@ def test_the_schedule_of_an_unfinished_board_is_an_error_that_says_what_is_missi
     with pytest.raises(ValueError, match="7 of 8 ops are not placed yet, 1F0 for one"):
         _ = puzzle.schedule
     assert puzzle.csv == "0F0\n\n"
-
-
-# --- played ---------------------------------------------------------------------------------------
 
 
 def test_a_two_by_two_by_keys_gives_its_schedule_and_its_csv():
@@ -58,9 +52,6 @@ def test_what_a_level_teaches_is_told_at_par_and_not_before():
     assert puzzle.game.level.teaches not in told and "drag it to change the order" in told
     puzzle.press("b")
     assert puzzle.game.level.teaches in html.unescape(puzzle.timeline.scene["numbers"])
-
-
-# --- from level to level --------------------------------------------------------------------------
 
 
 def test_each_level_keeps_its_board_and_has_its_own_keys_and_buttons():

@@ -26,11 +26,7 @@ def orders(explorer):
 
 
 def move(explorer, text):
-    """Have the page say a state."""
     explorer.timeline._receive(explorer.timeline, {"control": "state", "text": text}, [])
-
-
-# --- its state ------------------------------------------------------------------------------------
 
 
 def test_it_begins_with_1f1b_and_a_state_from_a_cell_or_from_the_page_is_shown_at_once(explorer):
@@ -54,8 +50,6 @@ def test_a_text_of_the_page_that_does_not_parse_is_said_and_changes_nothing_and_
     move(explorer, "1f1b m=1")
     assert Schedule.from_csv(orders(explorer)["1F1B"]).n_micro == 1 and explorer.timeline.narration == ""
 
-
-# --- the page's controls --------------------------------------------------------------------------
 
 CONTROLS = """
 import { controlsOf, forRanks, moved, ordersOf, stateOf } from "BROWSER/schedule_controls.js";
@@ -105,9 +99,6 @@ def test_a_file_has_the_orders_of_all_schedules_up_to_its_sizes_and_takes_the_ne
     assert Schedule.from_csv(smallest["forward only"]).n_ranks == 1
     large = schedule_library(parse("1f1b n=9 m=20"))
     assert set(large["orders"]["gpipe"]["orders"]) == {"9,20"}
-
-
-# --- running it -----------------------------------------------------------------------------------
 
 
 def fake_run(*timed):
@@ -168,9 +159,6 @@ def test_a_run_that_ends_after_a_control_has_moved_is_not_shown_for_what_it_is_n
     press(explorer)
     assert explorer.runs == [] and explorer.timeline.scene["panels"] == []
     assert explorer.timeline.narration.startswith("The controls have moved while it ran")
-
-
-# --- in print -------------------------------------------------------------------------------------
 
 
 def test_in_print_there_are_schedules_with_metrics_and_after_a_run_the_overlay_with_the_gap(explorer, monkeypatch):

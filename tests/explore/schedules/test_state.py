@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 
 from labkit.explore.schedules.state import SCHEDULES, Choice, State, StateError, parse
 
-# --- there and back -------------------------------------------------------------------------------
-
 
 @st.composite
 def states(draw):
@@ -41,9 +39,6 @@ def test_what_is_left_out_is_the_default():
     assert parse("n=2") == State(n_ranks=2)
     assert parse("n=2 vs gpipe") == State(other=Choice("gpipe"), n_ranks=2)
     assert parse("zb-v W=3") == State(Choice("zb-v"), weight_grad=(3.0,))
-
-
-# --- what is wrong, and where ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
