@@ -144,5 +144,8 @@ def lines_at(ax: Axes, values: Mapping[str, float], *, axis: str = "y") -> Axes:
             ax.annotate(name, (0.0, value), (3, 3), xycoords=("axes fraction", "data"), va="bottom", **look)
         else:
             ax.axvline(value, **line)
-            ax.annotate(name, (value, 1.0), (3, -3), xycoords=("data", "axes fraction"), va="top", rotation=90, **look)
+            x, _ = ax.transAxes.inverted().transform(ax.get_xaxis_transform().transform((value, 0.0)))
+            look |= {"va": "top", "rotation": 90, "ha": "right" if x > 0.9 else "left"}  # beyond it is the legend
+            aside = -3 if x > 0.9 else 3
+            ax.annotate(name, (value, 1.0), (aside, -3), xycoords=("data", "axes fraction"), **look)
     return ax
