@@ -48,7 +48,7 @@ def waits_ms(events: pd.DataFrame) -> dict[str, float]:
     from labkit.trace import timings
 
     total_s = timings(events).set_index(["name", "rank"])["total_s"]
-    places = {"in the queue of stage {}": "queued", "as a result of stage {}": "result waits"}
+    places = {"in the queue of stage {}": "queued", "finished, after stage {}": "result waits"}
     return {
         place.format(stage): 1000 * total_s[name, stage]
         for place, name in places.items()

@@ -42,7 +42,7 @@ def threads_longer_ms(parts_ms: pd.DataFrame, shrinks_to: float) -> dict[str, fl
         "forward: small micro-batches": (cut["forward"] - alone["forward"]) * shrinks_to,
         "forward: two at once": threads["forward"] - cut["forward"] * shrinks_to,
         "backward: small micro-batches": cut["backward"] - alone["backward"],
-        "backward: after all forwards": threads["backward"] - cut["backward"],
+        "backward: on two devices": threads["backward"] - cut["backward"],
         "the rest": threads["others"] - alone["others"],
     }
 
