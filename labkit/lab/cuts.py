@@ -33,7 +33,7 @@ def in_turns(
     cuts: Mapping[int, Sequence[nn.Module]],
     modules: nn.Sequential,
     micro_batches: Sequence[torch.Tensor],
-    rounds: int = 8,
+    rounds: int = 7,
 ) -> CutsInTurns:
     """Run ``cuts`` of one model on two ranks, in turns; before each round time its single modules.
 
