@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from labkit.parallel.bucket import check_averaged, check_same_model, take_from_rank_0
+from labkit.parallel.bucket import check_same_model, take_from_rank_0
 from labkit.parallel.shard import (
     Broadcast,
     check_linear,
@@ -135,8 +135,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
         in buckets of a BucketedDataParallel that have not been waited for.
         """
         assert self.local is not None
-        if closure is None:
-            check_averaged(self.owners)
         for group, own in zip(self.param_groups, self.local.param_groups, strict=True):
             own.update(group | {"params": own["params"]})  # a scheduler may have changed the options
         ### TODO shard.1 (10 minutes): Step this rank's share, with self.local, which takes the closure
