@@ -391,10 +391,13 @@ class BucketedDataParallel(torch.nn.Module):
       ranks, and returns a torch.futures.Future that is done when the sum is there. None stands for
       an all_reduce.
 
-    Raises ValueError where ranks have different models, for a capacity that is not more than 0, and
-    for a model without a parameter to train.
+    Raises ValueError where ranks have different models, for a capacity that is not more than 0, for
+    a model without a parameter to train, and for one that is in a living wrapper already. What was
+    wrapped is what runs: ``forward`` raises RuntimeError, while training, after a layer or a
+    parameter was replaced, converted or unfrozen, and in a copy of the wrapper. Gradients are to be
+    clipped, and optimizers to step, after finish_gradient_synchronization(): RuntimeError.
 
-    Caveats: a parameter that is not used in a step counts as zero on that rank. One that no rank
+    Caveats: a parameter frozen later does not move. A parameter that is not used in a step counts as zero on that rank. One that no rank
     uses gets a gradient of zero, so that an optimizer with momentum or weight decay still moves it.
     (torch's DDP leaves it alone with find_unused_parameters=True, and takes one more all_reduce a
     step to know; without that it refuses the next step.)
@@ -511,7 +514,8 @@ class BucketedDataParallel(torch.nn.Module):
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients: backward passes inside add to this rank's own, and send nothing.
 
-        The first backward pass outside sends the sum of all of them.
+        The first backward pass outside sends the sum of all of them. It is where backward runs that
+        counts, not where forward does (in torch's DDP it is forward).
         """
         before, self._synchronize = self._synchronize, False
         try:
