@@ -397,8 +397,9 @@ class BucketedDataParallel(torch.nn.Module):
     parameter was replaced, converted or unfrozen, and in a copy of the wrapper. Gradients are to be
     clipped, and optimizers to step, after finish_gradient_synchronization(): RuntimeError.
 
-    Caveats: a parameter frozen later does not move. A parameter that is not used in a step counts as zero on that rank. One that no rank
-    uses gets a gradient of zero, so that an optimizer with momentum or weight decay still moves it.
+    Caveats: a parameter that is not used in a step counts as zero on that rank. One that no rank
+    uses gets a gradient of zero, so that an optimizer with momentum or weight decay still moves it;
+    one that is frozen after wrapping does not move.
     (torch's DDP leaves it alone with find_unused_parameters=True, and takes one more all_reduce a
     step to know; without that it refuses the next step.)
 
