@@ -23,9 +23,11 @@ from labkit.base.checks import check_counts
 from labkit.parallel.gpt2 import PipedBlocks, check_ready, take_out_of_pipe
 from labkit.parallel.p2p import P2P
 from labkit.parallel.placement import WithDevice, check_modules, placed
-from labkit.parallel.stage import LossFunction, MeanLoss, Stage, agreed_rows, check_no_grad, cut
+from labkit.parallel.row_mean import LossFunction
+from labkit.parallel.stage import MeanLoss, Stage, agreed_rows, check_no_grad, cut, gradients_kept
 from labkit.parallel.stage_assignment import assign_stages
 from labkit.parallel.stage_node import concatenate, run_stage
+from labkit.parallel.together import check_together
 from labkit.parallel.worker import Task, Worker, create_workers, end_workers, wait_for_end
 from labkit.schedule import Schedule
 from labkit.todo import TodoError
@@ -341,11 +343,12 @@ class ScheduledPipeline:
     ):
         rank, modules = assign_stages(stages, schedule, loss_fn, process_group)
         self.schedule, self.rank = schedule, rank
-        self._loss_fn = loss_fn
+        self._loss_fn, self._group = loss_fn, process_group
         self._stages = {number: Stage(module, number) for number, module in modules.items()}
         self._p2p = P2P(schedule, rank, process_group, {n: stage.device for n, stage in self._stages.items()})
         self._trains = any(op.kind != "F" for op in schedule.ops[rank])
         self._rows: int | None = None  # of a batch, from the first step on
+        self._is_first = True
         self._loss: MeanLoss | None = None  # of the step, on the rank of the last stage
         self.next_step, self._failed = 0, False
 
@@ -391,17 +394,27 @@ class ScheduledPipeline:
 
     def _begin(self, x: torch.Tensor | None, target: torch.Tensor | None) -> list[torch.Tensor]:
         """Check what was given. Return the micro-batches of ``x``, on the rank of stage 0."""
-        self._check_ready()
+        self._is_first = self._rows is None
+        if self._is_first:
+            rows = check_together(lambda: [sum(map(len, parts)) for parts in self._cut(x, target)], self._group)
+            self._rows = agreed_rows(rows)
+        inputs, targets = self._cut(x, target)
         first, last = self._stages.get(0), self._stages.get(self.schedule.n_stages - 1)
-        inputs = cut("x", x, self.schedule.n_micro, self._rows) if first else []
-        targets = cut("target", target, self.schedule.n_micro, self._rows) if last else []
-        self._rows = agreed_rows(inputs, targets)
-        if first and self._trains:
-            check_no_grad("x", inputs)
         if last:
             targets = [part.to(last.device) for part in targets]  # here, not in the span of an op
             self._loss = last.loss = MeanLoss(self._loss_fn, targets)
+            last.check_loss = self._loss.check if self._is_first and len(targets) > 1 else None
         return [part.to(first.device) for part in inputs] if first else []
+
+    def _cut(self, x: Any, target: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Check what was given, and return the micro-batches of ``x`` and ``target`` that are here."""
+        self._check_ready()
+        m, last = self.schedule.n_micro, self.schedule.n_stages - 1
+        inputs = cut("x", x, m, self._rows) if 0 in self._stages else []
+        targets = cut("target", target, m, self._rows) if last in self._stages else []
+        if self._trains:
+            check_no_grad("x", inputs)
+        return inputs, targets
 
     def _check_ready(self) -> None:
         if self._failed:
@@ -421,7 +434,22 @@ class ScheduledPipeline:
         for stage in self._stages.values():
             stage.step = self.next_step
         self._failed = True
-        with torch.set_grad_enabled(self._trains):
+        with (
+            torch.set_grad_enabled(self._trains),
+            self._checking_loss() if self._is_first else contextlib.nullcontext(),
+        ):
             yield
-        self._failed = False
+            self._failed = False
         self.next_step += 1
+
+    @contextlib.contextmanager
+    def _checking_loss(self) -> Iterator[None]:
+        """Run the first step. Where its loss is refused, it is as if it had not been."""
+        with gradients_kept(stage.module for stage in self._stages.values()):
+            yield
+            try:
+                check_together(self._loss.finish_check if self._loss else lambda: None, self._group, "loss_fn")
+            except ValueError:
+                self._rows = None
+                self._p2p.forget_formats()
+                raise

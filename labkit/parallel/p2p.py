@@ -189,6 +189,11 @@ class P2P:
         self._next = 0
         self._formats_are_known = True
 
+    def forget_formats(self) -> None:
+        """Send headers again in the next step, as in a first one."""
+        self._formats.clear()
+        self._formats_are_known = False
+
     # --- one message after another ----------------------------------------------------------------
 
     def _advance(self, through: int) -> None:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from labkit.parallel.row_mean import LossFunction, RowMeanCheck
 from labkit.parallel.split_backward import StageGraph, enter_graph
 from labkit.trace import span
 
@@ -33,6 +34,7 @@ class Stage:
 
     The last stage is given a ``loss``: a function of an output and the number of its micro-batch.
     It returns a tensor with one element, which replaces the output, and backward starts there.
+    ``check_loss``, if there is one, is called with the same, outside of the span.
     ``step`` is a label of the spans. ``device`` is that of the module's parameters or buffers, and
     the CPU where it has none.
     """
@@ -40,6 +42,7 @@ class Stage:
     def __init__(self, module: nn.Module, number: int):
         self.module, self.number, self.step = module, number, 0
         self.loss: Loss | None = None
+        self.check_loss: Callable[[torch.Tensor, int], None] | None = None
         tensors = itertools.chain(module.parameters(), module.buffers())
         self.device = next((tensor.device for tensor in tensors), torch.device("cpu"))
         self._graphs: dict[int, StageGraph] = {}  # by micro-batch
@@ -59,9 +62,12 @@ class Stage:
             with noted("forward", self.number, micro_batch):
                 y = self.module(enter_graph(x) if x.requires_grad else x)
                 check_output(y, self.number, micro_batch)
+            output = y if self.check_loss else None
             if self.loss:
                 with noted("loss", self.number, micro_batch):
                     y = self.loss(y, micro_batch)
+        if self.check_loss and output is not None:
+            self.check_loss(output, micro_batch)
         if y.requires_grad:
             self._graphs[micro_batch] = StageGraph(y, x if x.requires_grad else None)
         return y.detach().requires_grad_(y.requires_grad)
@@ -117,8 +123,6 @@ def check_output(y: Any, stage: int, micro_batch: int) -> None:
 
 NEEDED_BY = {"x": "stage 0", "target": "the last stage"}
 
-LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of output and target; a mean over rows
-
 
 def cut(name: str, batch: torch.Tensor | None, n_micro: int, n_rows: int | None = None) -> list[torch.Tensor]:
     """Return the rows of ``batch`` in ``n_micro`` even parts; the first have one more if need be.
@@ -146,17 +150,15 @@ def cut(name: str, batch: torch.Tensor | None, n_micro: int, n_rows: int | None 
     return list(batch.tensor_split(n_micro))
 
 
-def agreed_rows(inputs: list[torch.Tensor], targets: list[torch.Tensor]) -> int | None:
-    """Return how many rows these micro-batches have together; None if there are none.
+def agreed_rows(of_ranks: Iterable[Sequence[int]]) -> int:
+    """Return how many rows a batch has, from each rank's rows of inputs and targets, 0 for none.
 
     Raises ValueError if inputs and targets have different numbers of rows.
     """
-    rows = [sum(map(len, parts)) for parts in (inputs, targets) if parts]
-    if len(set(rows)) > 1:
-        raise ValueError(
-            f"x has {rows[0]} rows and target {rows[1]}, expected as many: target needs a row for each row of x"
-        )
-    return rows[0] if rows else None
+    x, target = (max(rows) for rows in zip(*of_ranks, strict=True))
+    if x and target and x != target:
+        raise ValueError(f"x has {x} rows and target {target}, expected as many: target needs a row for each row of x")
+    return x or target
 
 
 def check_no_grad(name: str, parts: list[torch.Tensor]) -> None:
@@ -168,6 +170,20 @@ def check_no_grad(name: str, parts: list[torch.Tensor]) -> None:
         )
 
 
+@contextlib.contextmanager
+def gradients_kept(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Put the gradients of ``modules`` back as they were, if the block raises."""
+    parameters = [parameter for module in modules for parameter in module.parameters()]
+    before = [None if parameter.grad is None else parameter.grad.clone() for parameter in parameters]
+    same = [parameter.grad for parameter in parameters]
+    try:
+        yield
+    except BaseException:
+        for parameter, gradient, value in zip(parameters, same, before, strict=True):
+            parameter.grad = gradient if gradient is None or value is None else gradient.copy_(value)
+        raise
+
+
 # --- and its loss from theirs ---------------------------------------------------------------------
 
 
@@ -176,6 +192,7 @@ class MeanLoss:
 
     def __init__(self, loss_fn: LossFunction, targets: list[torch.Tensor]):
         self._loss_fn, self._targets = loss_fn, targets
+        self._row_mean = RowMeanCheck(loss_fn)
         self._rows = sum(map(len, targets))
         self._parts: list[torch.Tensor] = []
 
@@ -209,6 +226,14 @@ class MeanLoss:
         part = loss * (len(target) / self._rows)
         self._parts.append(part.detach())
         return part
+
+    def check(self, output: torch.Tensor, micro_batch: int) -> None:
+        """Compare the loss of a micro-batch with that of its rows. See :class:`RowMeanCheck`."""
+        self._row_mean.add(output, self._targets[micro_batch].to(output.device), micro_batch)
+
+    def finish_check(self) -> None:
+        """Raise ValueError if the loss was not a mean over rows where it was compared."""
+        self._row_mean.finish()
 
     def total(self) -> torch.Tensor:
         """Return the batch's loss: the mean over all rows."""
