@@ -20,11 +20,13 @@ import torch
 from torch import nn
 
 from labkit.base.checks import check_counts
+from labkit.parallel.batch import agreed_rows, check_input, check_no_grad, check_no_transform, cut, rows_of
 from labkit.parallel.gpt2 import PipedBlocks, check_ready, take_out_of_pipe
 from labkit.parallel.p2p import P2P
 from labkit.parallel.placement import WithDevice, check_modules, placed
 from labkit.parallel.row_mean import LossFunction
-from labkit.parallel.stage import MeanLoss, Stage, agreed_rows, check_no_grad, cut, gradients_kept
+from labkit.parallel.sequence_layers import check_sequence_layers
+from labkit.parallel.stage import MeanLoss, Stage, gradients_kept
 from labkit.parallel.stage_assignment import assign_stages
 from labkit.parallel.stage_node import concatenate, run_stage
 from labkit.parallel.together import check_together
@@ -153,6 +155,7 @@ class Pipe(nn.Module):
         self.split_size = split_size
         partitions, self.devices = split_module(module)
         self.partitions = nn.ModuleList(partitions)
+        self._is_checked = False  # whether its layers are, with a batch
         self._start()
 
     def compute(self, batches: list[torch.Tensor], schedule: Sequence[tuple[int, int]]) -> None:
@@ -191,7 +194,7 @@ class Pipe(nn.Module):
         RuntimeError after :meth:`close`.
         """
         self._check_open()
-        _check_batch(x)
+        self._check_batch(x)
         ### TODO pipe.3 (10 minutes): Send x through all partitions, in micro-batches of split_size
         ### rows, by the clocks of clock_cycles. self.compute does one clock; concatenate, in
         ### labkit/parallel/stage_node.py, makes one tensor of outputs that fit together.
@@ -217,10 +220,17 @@ class Pipe(nn.Module):
             raise RuntimeError(
                 "this Pipe is closed, its worker threads have ended: build a new one, of the same modules"
             )
+        check_no_transform("a Pipe")
         if threading.current_thread() in self._workers:
             raise RuntimeError(
                 "a stage of this Pipe calls the Pipe itself, and would wait for itself: build another one"
             )
+
+    def _check_batch(self, x: torch.Tensor) -> None:
+        check_input(x)
+        if not self._is_checked and len(x) > self.split_size:
+            check_sequence_layers(self.partitions, self.devices, x[: self.split_size])
+            self._is_checked = True
 
     def _check_clock(self, batches: list[torch.Tensor], schedule: Sequence[tuple[int, int]]) -> None:
         m, n = len(batches), len(self.partitions)
@@ -249,16 +259,6 @@ class Pipe(nn.Module):
         self._start()
         if not was_open:
             self.close()
-
-
-def _check_batch(x: torch.Tensor) -> None:
-    if not isinstance(x, torch.Tensor):
-        raise TypeError(f"the input is a {type(x).__name__}, expected one tensor whose first dimension is the batch")
-    if not x.dim() or not len(x):
-        raise ValueError(
-            f"the input has shape {tuple(x.shape)}, expected at least one row: the first dimension is the batch, which is cut "
-            "into micro-batches"
-        )
 
 
 # --- GPT-2 in it ----------------------------------------------------------------------------------
@@ -396,14 +396,16 @@ class ScheduledPipeline:
         """Check what was given. Return the micro-batches of ``x``, on the rank of stage 0."""
         self._is_first = self._rows is None
         if self._is_first:
-            rows = check_together(lambda: [sum(map(len, parts)) for parts in self._cut(x, target)], self._group)
-            self._rows = agreed_rows(rows)
+            self._rows = agreed_rows(check_together(lambda: rows_of(self._cut(x, target)), self._group))
         inputs, targets = self._cut(x, target)
         first, last = self._stages.get(0), self._stages.get(self.schedule.n_stages - 1)
+        is_cut = self._is_first and self.schedule.n_micro > 1
+        for stage in self._stages.values():
+            stage.check_rows = -(-(self._rows or 0) // self.schedule.n_micro) if is_cut else 0
         if last:
             targets = [part.to(last.device) for part in targets]  # here, not in the span of an op
             self._loss = last.loss = MeanLoss(self._loss_fn, targets)
-            last.check_loss = self._loss.check if self._is_first and len(targets) > 1 else None
+            last.check_loss = self._loss.check if is_cut else None
         return [part.to(first.device) for part in inputs] if first else []
 
     def _cut(self, x: Any, target: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -417,6 +419,7 @@ class ScheduledPipeline:
         return inputs, targets
 
     def _check_ready(self) -> None:
+        check_no_transform("a ScheduledPipeline")
         if self._failed:
             raise RuntimeError(
                 "an earlier step of this ScheduledPipeline has failed, and its messages may still be on their way: launch again"
@@ -436,20 +439,25 @@ class ScheduledPipeline:
         self._failed = True
         with (
             torch.set_grad_enabled(self._trains),
-            self._checking_loss() if self._is_first else contextlib.nullcontext(),
+            self._agreeing() if self._is_first else contextlib.nullcontext(),
         ):
             yield
             self._failed = False
         self.next_step += 1
 
     @contextlib.contextmanager
-    def _checking_loss(self) -> Iterator[None]:
-        """Run the first step. Where its loss is refused, it is as if it had not been."""
+    def _agreeing(self) -> Iterator[None]:
+        """Run the first step. If a stage or the loss is refused, it is as if it had not been."""
         with gradients_kept(stage.module for stage in self._stages.values()):
             yield
             try:
-                check_together(self._loss.finish_check if self._loss else lambda: None, self._group, "loss_fn")
+                check_together(self._finish_checks, self._group, "stages and loss_fn")
             except ValueError:
                 self._rows = None
                 self._p2p.forget_formats()
                 raise
+
+    def _finish_checks(self) -> None:
+        for checked in (*self._stages.values(), self._loss):
+            if checked:
+                checked.finish_check()

@@ -18,6 +18,7 @@ from scheduled_runs import (
     only_steps,
     refused_then_right,
     step_with,
+    step_with_attention,
     steps_of_batches,
     train,
 )
@@ -105,6 +106,14 @@ def test_a_mean_over_valid_numbers_is_refused_on_all_ranks_without_a_trace_and_a
         f"ValueError: rank {home} cannot take part in the pipeline, so no rank can. Checking its loss_fn raised ValueE"
     )
     assert others and all(raised.startswith(said) for raised in others)
+
+
+def test_a_layer_that_takes_the_rows_for_a_sequence_is_refused_on_all_ranks(ranks):
+    first, second = ranks(2).run(step_with_attention, SCHEDULE).values
+    assert first.startswith(
+        "ValueError: layer '1.self_attn' of stage 0, a MultiheadAttention with batch_first=False, was"
+    )
+    assert second == HINT.replace("1", "0").replace("arguments", "stages and loss_fn") + first
 
 
 def test_fewer_rows_than_in_the_first_step_are_refused_on_both_ends_before_anything_is_sent(ranks):

@@ -9,18 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import random
-import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 
-from labkit.trace import pause
+from labkit.parallel.no_trace import no_trace
 
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of output and target; a mean over rows
 MAX_PARTS = 64  # of a micro-batch: with more rows than that, a part has several
@@ -113,7 +107,7 @@ class _Losses(NamedTuple):
 def _difference(loss_fn: LossFunction, output: torch.Tensor, target: torch.Tensor) -> _Losses | None:
     """Return the losses if they differ, each time in the same way: else it is chance."""
     for as_number in (_as_double, torch.clone):
-        with contextlib.suppress(Exception), _no_trace(output.device), torch.no_grad():
+        with contextlib.suppress(Exception), no_trace([output.device]):
             in_double = as_number is _as_double
             with torch.autocast(output.device.type, enabled=False) if in_double else contextlib.nullcontext():
                 found = _losses(loss_fn, output, target, as_number)
@@ -145,49 +139,3 @@ def _losses(
 
 def _eps(dtype: torch.dtype) -> float:
     return torch.finfo(dtype if dtype.is_floating_point or dtype.is_complex else torch.float32).eps
-
-
-# --- no trace -------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _no_trace(device: torch.device) -> Iterator[None]:
-    """Leave random numbers, modules, spans and warnings as they were before the block."""
-    python, numpy = random.getstate(), np.random.get_state()
-    with (
-        pause(),
-        warnings.catch_warnings(),
-        torch.random.fork_rng([device] if device.type == "cuda" else []),
-        _modules_kept(),
-    ):
-        warnings.simplefilter("ignore")
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
-
-
-@contextlib.contextmanager
-def _modules_kept() -> Iterator[None]:
-    """Give every module that this thread calls in the block copies of its buffers, for the block.
-
-    The buffers themselves are not written to, because the backward pass may need them.
-    """
-    thread, kept = threading.get_ident(), dict[nn.Module, tuple[dict[str, Any], dict[str, Any]]]()
-
-    def keep(module: nn.Module, _: Any) -> None:
-        for each in module.modules() if threading.get_ident() == thread else ():
-            if each not in kept:
-                kept[each] = dict(each.__dict__), dict(each._buffers)
-                each._buffers.update({name: None if b is None else b.clone() for name, b in each._buffers.items()})
-
-    hook = register_module_forward_pre_hook(keep)
-    try:
-        yield
-    finally:
-        hook.remove()
-        for module, (attributes, buffers) in kept.items():
-            for now, before in ((module._buffers, buffers), (module.__dict__, attributes)):
-                now.clear()
-                now.update(before)

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
 from labkit.parallel.row_mean import LossFunction, RowMeanCheck
+from labkit.parallel.sequence_layers import check_sequence_layers
 from labkit.parallel.split_backward import StageGraph, enter_graph
 from labkit.trace import span
 
@@ -34,7 +35,9 @@ class Stage:
 
     The last stage is given a ``loss``: a function of an output and the number of its micro-batch.
     It returns a tensor with one element, which replaces the output, and backward starts there.
-    ``check_loss``, if there is one, is called with the same, outside of the span.
+    ``check_loss``, if there is one, is called with the same, outside of the span. If micro-batch 0
+    has ``check_rows`` rows, ``finish_check`` raises for it what
+    :func:`labkit.parallel.sequence_layers.check_sequence_layers` does.
     ``step`` is a label of the spans. ``device`` is that of the module's parameters or buffers, and
     the CPU where it has none.
     """
@@ -45,6 +48,8 @@ class Stage:
         self.check_loss: Callable[[torch.Tensor, int], None] | None = None
         tensors = itertools.chain(module.parameters(), module.buffers())
         self.device = next((tensor.device for tensor in tensors), torch.device("cpu"))
+        self.check_rows = 0
+        self._mistake: ValueError | None = None
         self._graphs: dict[int, StageGraph] = {}  # by micro-batch
 
     def forward(self, micro_batch: int, x: torch.Tensor) -> torch.Tensor:
@@ -54,6 +59,8 @@ class Stage:
         get one. Under torch.no_grad nothing is kept. Raises TypeError if the module returns
         anything but one tensor.
         """
+        if micro_batch == 0 and x.dim() and len(x) == self.check_rows:
+            self._check_layers(x)
         with self._span("forward", micro_batch):
             # Micro-batches of stage 0 are views of one batch: if one were changed in place, all
             # would count as changed.
@@ -93,6 +100,18 @@ class Stage:
             if graph := self._graphs.pop(micro_batch, None):
                 graph.weight_grad()
 
+    def _check_layers(self, x: torch.Tensor) -> None:
+        self._mistake = None
+        try:
+            check_sequence_layers([self.module], [self.device], x, self.number)
+        except ValueError as mistake:
+            self._mistake = mistake
+
+    def finish_check(self) -> None:
+        """Raise what was found where the layers were checked."""
+        if self._mistake:
+            raise self._mistake
+
     def _span(self, name: str, micro_batch: int) -> span:
         return span(name, device=self.device, step=self.step, stage=self.number, micro_batch=micro_batch)
 
@@ -119,55 +138,7 @@ def check_output(y: Any, stage: int, micro_batch: int) -> None:
         )
 
 
-# --- the micro-batches of a batch -----------------------------------------------------------------
-
-NEEDED_BY = {"x": "stage 0", "target": "the last stage"}
-
-
-def cut(name: str, batch: torch.Tensor | None, n_micro: int, n_rows: int | None = None) -> list[torch.Tensor]:
-    """Return the rows of ``batch`` in ``n_micro`` even parts; the first have one more if need be.
-
-    ``n_rows`` is how many rows the batch of the first step had. Raises, by the batch's ``name``,
-    TypeError for anything but a tensor, and ValueError for fewer rows than micro-batches or
-    another number of rows than ``n_rows``.
-    """
-    if batch is None:
-        raise TypeError(f"{name} is missing: the rank of {NEEDED_BY[name]} needs it in every step, all of its rows")
-    if not isinstance(batch, torch.Tensor):
-        raise TypeError(f"{name} is a {type(batch).__name__}, expected one tensor whose first dimension is the rows")
-    rows = len(batch) if batch.dim() else 0
-    if rows < n_micro:
-        raise ValueError(
-            f"{name} has {rows} rows (its shape is {tuple(batch.shape)}), and the schedule {n_micro} micro-batches, expected at "
-            "least one row for each: give it a bigger batch, or make a schedule with fewer"
-        )
-    if n_rows not in (None, rows):
-        raise ValueError(
-            f"{name} has {rows} rows, and the batch of the first step had {n_rows}, expected as many in every step, because "
-            "ranks allocate what they receive in advance: leave out the last, smaller batch (drop_last=True), or make another "
-            f"ScheduledPipeline for batches of {rows} rows"
-        )
-    return list(batch.tensor_split(n_micro))
-
-
-def agreed_rows(of_ranks: Iterable[Sequence[int]]) -> int:
-    """Return how many rows a batch has, from each rank's rows of inputs and targets, 0 for none.
-
-    Raises ValueError if inputs and targets have different numbers of rows.
-    """
-    x, target = (max(rows) for rows in zip(*of_ranks, strict=True))
-    if x and target and x != target:
-        raise ValueError(f"x has {x} rows and target {target}, expected as many: target needs a row for each row of x")
-    return x or target
-
-
-def check_no_grad(name: str, parts: list[torch.Tensor]) -> None:
-    """Raise ValueError for a batch that requires grad, by its ``name``."""
-    if any(part.requires_grad for part in parts):
-        raise ValueError(
-            f"{name} requires grad, and a pipeline does not give its gradient back: put what computes {name} into stage 0, or "
-            f"give {name}.detach()"
-        )
+# --- what a batch adds to the stages ---
 
 
 @contextlib.contextmanager

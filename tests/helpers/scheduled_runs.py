@@ -198,6 +198,16 @@ def step_with_loss(schedule, loss_fn, **options):
     return pipeline(schedule, model("blocks", schedule.n_stages), loss_fn, **options).step(*batch())
 
 
+def step_with_attention(schedule):
+    """What a step raises in which the first stage attends along the rows."""
+    modules = model("blocks", schedule.n_stages)
+    modules[0] = nn.Sequential(modules[0], nn.TransformerEncoderLayer(WIDTH, 2, 8, dtype=torch.float64))
+    try:
+        pipeline(schedule, modules).step(*(torch.ones(8, 5, WIDTH).double() for _ in range(2)))
+    except ValueError as error:
+        return f"{type(error).__name__}: {error}"
+
+
 def steps_of_batches(schedule, batches):
     """A step for each batch. For each, this rank's loss, or what it has raised."""
     pipe, found = pipeline(schedule, model("blocks", schedule.n_stages)), []
