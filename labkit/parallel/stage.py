@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from torch import nn
 from labkit.parallel.row_mean import LossFunction, RowMeanCheck
 from labkit.parallel.sequence_layers import check_sequence_layers
 from labkit.parallel.split_backward import StageGraph, enter_graph
+from labkit.parallel.together import check_together
 from labkit.trace import span
 
 # --- a stage --------------------------------------------------------------------------------------
@@ -142,15 +143,20 @@ def check_output(y: Any, stage: int, micro_batch: int) -> None:
 
 
 @contextlib.contextmanager
-def gradients_kept(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Put the gradients of ``modules`` back as they were, if the block raises."""
-    parameters = [parameter for module in modules for parameter in module.parameters()]
-    before = [None if parameter.grad is None else parameter.grad.clone() for parameter in parameters]
-    same = [parameter.grad for parameter in parameters]
+def checked_step(stages: Collection[Stage], loss: MeanLoss | None, group: Any) -> Iterator[None]:
+    """Raise at the end of a step, on all ranks of ``group``, what stages and loss were refused for.
+
+    If the block raises, or this does, the stages' gradients are put back as they were.
+    """
+    parameters = [parameter for stage in stages for parameter in stage.module.parameters()]
+    gradients = [parameter.grad for parameter in parameters]
+    before = [None if gradient is None else gradient.clone() for gradient in gradients]
     try:
         yield
+        checked: list[Stage | MeanLoss] = [*stages, *([loss] if loss else [])]
+        check_together(lambda: [each.finish_check() for each in checked], group, "stages and loss_fn")
     except BaseException:
-        for parameter, gradient, value in zip(parameters, same, before, strict=True):
+        for parameter, gradient, value in zip(parameters, gradients, before, strict=True):
             parameter.grad = gradient if gradient is None or value is None else gradient.copy_(value)
         raise
 
