@@ -29,7 +29,7 @@ from labkit.parallel.sequence_layers import check_sequence_layers
 from labkit.parallel.stage import MeanLoss, Stage, checked_step
 from labkit.parallel.stage_assignment import assign_stages
 from labkit.parallel.stage_node import concatenate, run_stage
-from labkit.parallel.together import check_together
+from labkit.parallel.agreement import check_together
 from labkit.parallel.worker import Task, Worker, create_workers, end_workers, wait_for_end
 from labkit.schedule import Schedule
 from labkit.todo import TodoError

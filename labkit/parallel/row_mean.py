@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from labkit.parallel.no_trace import no_trace
+from labkit.parallel.side_effects import without_side_effects
 
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of output and target; a mean over rows
 MAX_PARTS = 64  # of a micro-batch: with more rows than that, a part has several
@@ -107,7 +107,7 @@ class _Losses(NamedTuple):
 def _difference(loss_fn: LossFunction, output: torch.Tensor, target: torch.Tensor) -> _Losses | None:
     """Return the losses if they differ, each time in the same way: else it is chance."""
     for as_number in (_as_double, torch.clone):
-        with contextlib.suppress(Exception), no_trace([output.device]):
+        with contextlib.suppress(Exception), without_side_effects([output.device]):
             in_double = as_number is _as_double
             with torch.autocast(output.device.type, enabled=False) if in_double else contextlib.nullcontext():
                 found = _losses(loss_fn, output, target, as_number)

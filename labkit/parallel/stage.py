@@ -23,7 +23,7 @@ from torch import nn
 from labkit.parallel.row_mean import LossFunction, RowMeanCheck
 from labkit.parallel.sequence_layers import check_sequence_layers
 from labkit.parallel.split_backward import StageGraph, enter_graph
-from labkit.parallel.together import check_together
+from labkit.parallel.agreement import check_together
 from labkit.trace import span
 
 # --- a stage --------------------------------------------------------------------------------------

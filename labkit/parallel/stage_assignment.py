@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit.parallel.row_mean import check_loss_function
-from labkit.parallel.together import check_together
+from labkit.parallel.agreement import check_together
 from labkit.schedule import Schedule, validate
 
 
