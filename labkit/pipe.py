@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from labkit.base.checks import check_counts
+from labkit.parallel.agreement import check_together
 from labkit.parallel.batch import agreed_rows, check_input, check_no_grad, check_no_transform, cut, rows_of
 from labkit.parallel.gpt2 import PipedBlocks, check_ready, take_out_of_pipe
 from labkit.parallel.p2p import P2P
@@ -29,7 +30,6 @@ from labkit.parallel.sequence_layers import check_sequence_layers
 from labkit.parallel.stage import MeanLoss, Stage, checked_step
 from labkit.parallel.stage_assignment import assign_stages
 from labkit.parallel.stage_node import concatenate, run_stage
-from labkit.parallel.agreement import check_together
 from labkit.parallel.worker import Task, Worker, create_workers, end_workers, wait_for_end
 from labkit.schedule import Schedule
 from labkit.todo import TodoError

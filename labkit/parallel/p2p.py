@@ -126,10 +126,10 @@ class P2P:
     def send(self, op: Op, tensor: torch.Tensor | None) -> None:
         """Send what ``op`` gives to another stage, or hand it over. Does not wait for its arrival.
 
-        A gradient of None stands for zeros, and a sparse one is made dense. Raises, before anything is sent: ValueError for an op
-        that gives nothing to another stage, and for an activation of another format than in the
-        first step; TypeError for one that is not a dense tensor; RuntimeError if it was sent
-        already.
+        A gradient of None stands for zeros, and a sparse one is made dense. Raises, before anything
+        is sent: ValueError for an op that gives nothing to another stage, and for an activation of
+        another format than in the first step; TypeError for one that is not a dense tensor;
+        RuntimeError if it was sent already.
         """
         item = Item.sent_by(op)
         if op.kind == "W" or not 0 <= item.stage <= self._last_stage:
