@@ -322,7 +322,7 @@ class ScheduledPipeline:
     - ``schedule``: who computes what in which order, the same on all ranks. One without backward
       passes computes the loss under torch.no_grad.
     - ``loss_fn(output, target)``: a mean over rows; only the rank of the last stage calls it. A mean
-      over valid tokens is none. Divide a sum by a number of the whole batch, set before each step:
+      over valid tokens is not one: divide a sum by a number of the whole batch, set before a step.
 
           tokens_per_row = (target != -100).sum() / len(target)
 
@@ -350,8 +350,10 @@ class ScheduledPipeline:
 
     - Where a later stage makes no use of its input, gradients are zeros, not None.
     - A weight that stages on two ranks share is two weights. Each gets its own stage's part of the
-      gradient: add the two (``dist.all_reduce(weight.grad)``) before the optimizer's step. Stages
-      on one rank may share one.
+      gradient: add the two, with ``dist.all_reduce(weight.grad)`` over these ranks, before the
+      optimizer's step. Stages on one rank may share a weight.
+    - What looks at all gradients, such as clip_grad_norm_ or a GradScaler, sees those of this
+      rank's stages alone.
     - Hooks of a parameter run for each micro-batch, as when gradients are accumulated, and what
       :class:`Pipe` says of layers whose rows depend on each other holds here, too.
     - With split backward passes torch.utils.checkpoint needs ``use_reentrant=False``.
