@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from labkit.base.checks import check_counts
+from labkit.parallel.agreement import check_together
 from labkit.parallel.batch import agreed_rows, check_input, check_no_grad, check_no_transform, cut, rows_of
 from labkit.parallel.gpt2 import PipedBlocks, check_ready, take_out_of_pipe
 from labkit.parallel.p2p import P2P
@@ -29,7 +30,6 @@ from labkit.parallel.sequence_layers import check_sequence_layers
 from labkit.parallel.stage import MeanLoss, Stage, checked_step
 from labkit.parallel.stage_assignment import assign_stages
 from labkit.parallel.stage_node import concatenate, run_stage
-from labkit.parallel.together import check_together
 from labkit.parallel.worker import Task, Worker, create_workers, end_workers, wait_for_end
 from labkit.schedule import Schedule
 from labkit.todo import TodoError
@@ -322,7 +322,7 @@ class ScheduledPipeline:
     - ``schedule``: who computes what in which order, the same on all ranks. One without backward
       passes computes the loss under torch.no_grad.
     - ``loss_fn(output, target)``: a mean over rows; only the rank of the last stage calls it. A mean
-      over valid tokens is none. Divide a sum by a number of the whole batch, set before each step:
+      over valid tokens is not one: divide a sum by a number of the whole batch, set before a step.
 
           tokens_per_row = (target != -100).sum() / len(target)
 
@@ -350,8 +350,10 @@ class ScheduledPipeline:
 
     - Where a later stage makes no use of its input, gradients are zeros, not None.
     - A weight that stages on two ranks share is two weights. Each gets its own stage's part of the
-      gradient: add the two (``dist.all_reduce(weight.grad)``) before the optimizer's step. Stages
-      on one rank may share one.
+      gradient: add the two, with ``dist.all_reduce(weight.grad)`` over these ranks, before the
+      optimizer's step. Stages on one rank may share a weight.
+    - What looks at all gradients, such as clip_grad_norm_ or a GradScaler, sees those of this
+      rank's stages alone.
     - Hooks of a parameter run for each micro-batch, as when gradients are accumulated, and what
       :class:`Pipe` says of layers whose rows depend on each other holds here, too.
     - With split backward passes torch.utils.checkpoint needs ``use_reentrant=False``.

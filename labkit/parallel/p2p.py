@@ -126,10 +126,10 @@ class P2P:
     def send(self, op: Op, tensor: torch.Tensor | None) -> None:
         """Send what ``op`` gives to another stage, or hand it over. Does not wait for its arrival.
 
-        A gradient of None stands for zeros. Raises, before anything is sent: ValueError for an op
-        that gives nothing to another stage, and for an activation of another format than in the
-        first step; TypeError for one that is not a dense tensor; RuntimeError if it was sent
-        already.
+        A gradient of None stands for zeros, and a sparse one is made dense. Raises, before anything
+        is sent: ValueError for an op that gives nothing to another stage, and for an activation of
+        another format than in the first step; TypeError for one that is not a dense tensor;
+        RuntimeError if it was sent already.
         """
         item = Item.sent_by(op)
         if op.kind == "W" or not 0 <= item.stage <= self._last_stage:
@@ -144,7 +144,7 @@ class P2P:
             known = self._format_of(item)
             tensor = torch.zeros(known.shape, dtype=known.dtype, device=self._devices[op.stage])
         assert tensor is not None
-        self._outbox[item] = tensor
+        self._outbox[item] = tensor.to_dense() if tensor.layout is not torch.strided else tensor
         self._sent.add(item)
         if item in self._number:
             self._advance(through=self._number[item])
@@ -269,7 +269,7 @@ class P2P:
         what = f"stage {op.stage} gives {{}} for micro-batch {op.micro_batch}"
         if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
             kind = tensor.layout if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-            raise TypeError(f"{what.format(f'a {kind}')}, expected a dense tensor")
+            raise TypeError(f"{what.format(f'a {kind}')}, expected a dense tensor: end the stage with to_dense()")
         if tensor.dim() > MAX_DIMENSIONS:
             raise ValueError(f"{what.format(f'{tensor.dim()} dimensions')}, expected at most {MAX_DIMENSIONS}")
         now = Format.of(tensor)

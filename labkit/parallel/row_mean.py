@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from labkit.parallel.no_trace import no_trace
+from labkit.parallel.side_effects import without_side_effects
 
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of output and target; a mean over rows
 MAX_PARTS = 64  # of a micro-batch: with more rows than that, a part has several
+MAX_NUMBERS = 2**24  # of the rows that are compared at once, for the memory that it takes
 REPEATS = 4  # of a comparison, before a difference is taken for more than chance
 
 INSTEAD = (
@@ -65,11 +66,15 @@ class RowMeanCheck:
         output, target = output.detach(), target.detach()
         rows = _joined(self._last_row, (output, target))
         self._last_row = output[-1:].clone(), target[-1:].clone()
-        if found := _difference(self._loss_fn, *rows):
-            self._mistake = (
-                f"loss_fn gives {found.whole:.6g} for {len(rows[0])} rows up to micro-batch {micro_batch}, and "
-                f"{found.mean:.6g} is the mean of what it gives for each of them, expected the same, because {INSTEAD}"
-            )
+        at_once = max(2, MAX_NUMBERS // max(1, output[0].numel()))
+        for start in range(0, max(1, len(rows[0]) - 1), at_once - 1):  # each with the last row of those before
+            some = [tensor[start : start + at_once] for tensor in rows]
+            if found := _difference(self._loss_fn, *some):
+                self._mistake = (
+                    f"loss_fn gives {found.whole:.6g} for {len(some[0])} rows up to micro-batch {micro_batch}, and "
+                    f"{found.mean:.6g} is the mean of what it gives for each of them, expected the same, because {INSTEAD}"
+                )
+                return
 
     def finish(self) -> None:
         """Raise ValueError if the loss is not a mean over rows."""
@@ -107,7 +112,7 @@ class _Losses(NamedTuple):
 def _difference(loss_fn: LossFunction, output: torch.Tensor, target: torch.Tensor) -> _Losses | None:
     """Return the losses if they differ, each time in the same way: else it is chance."""
     for as_number in (_as_double, torch.clone):
-        with contextlib.suppress(Exception), no_trace([output.device]):
+        with contextlib.suppress(Exception), without_side_effects([output.device]):
             in_double = as_number is _as_double
             with torch.autocast(output.device.type, enabled=False) if in_double else contextlib.nullcontext():
                 found = _losses(loss_fn, output, target, as_number)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from labkit.parallel.devices import real_device
-from labkit.parallel.no_trace import no_trace
+from labkit.parallel.side_effects import without_side_effects
 
 
 def check_sequence_layers(
@@ -39,7 +39,7 @@ def check_sequence_layers(
         return
     places = [real_device(device) for device in devices]
     shapes: list[list[tuple[nn.Module, torch.Size]]] = []
-    with contextlib.suppress(Exception), no_trace(places):
+    with contextlib.suppress(Exception), without_side_effects(places):
         for rows in (x, torch.cat([x, x[-1:]])):
             shapes.append([])
             with _noting(layers, shapes[-1]):

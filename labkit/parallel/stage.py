@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from labkit.parallel.agreement import check_together
 from labkit.parallel.row_mean import LossFunction, RowMeanCheck
 from labkit.parallel.sequence_layers import check_sequence_layers
 from labkit.parallel.split_backward import StageGraph, enter_graph
-from labkit.parallel.together import check_together
 from labkit.trace import span
 
 # --- a stage --------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
+from labkit.parallel.agreement import check_together
 from labkit.parallel.row_mean import check_loss_function
-from labkit.parallel.together import check_together
 from labkit.schedule import Schedule, validate
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from labkit.parallel import row_mean
 from labkit.parallel.row_mean import MAX_PARTS, RowMeanCheck
 from labkit.trace import record, span
 
@@ -77,6 +78,15 @@ def test_a_loss_that_is_not_a_mean_over_rows_is_refused_with_what_to_divide_by(k
     ) as error:
         compared(loss_fn, *micro_batches)
     assert str(error.value).startswith("loss_fn gives ")
+
+
+@pytest.mark.parametrize("lengths", [(6, 6, 2, 2), (6, 6, 6, 2), (2, 6, 6, 6)])
+def test_large_rows_are_compared_two_at_a_time_and_each_with_the_next(lengths, monkeypatch):
+    compared_rows = []
+    monkeypatch.setattr(row_mean, "MAX_NUMBERS", 1)
+    with pytest.raises(ValueError, match="for 2 rows up to micro-batch 0"):
+        compared(lambda y, t: compared_rows.append(len(y)) or per_token(y, t), tokens(*lengths))
+    assert max(compared_rows) == 2
 
 
 # --- never refused --------------------------------------------------------------------------------

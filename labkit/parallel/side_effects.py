@@ -18,7 +18,7 @@ from labkit.trace import pause
 
 
 @contextlib.contextmanager
-def no_trace(devices: Iterable[torch.device]) -> Iterator[None]:
+def without_side_effects(devices: Iterable[torch.device]) -> Iterator[None]:
     """Leave everything as it was before the block, in which there are no gradients.
 
     That is: the random numbers of torch, Python and numpy, the buffers and attributes of modules
