@@ -286,7 +286,8 @@ def glue_differences(lab: Path) -> list[str]:
     differ = [f"{name} is {', '.join(values)}" for name, values in settings.items() if len(set(values)) > 1]
     if not differ:
         return []
-    return [f"do not compare the runs {', '.join(runs)}: {'; '.join(differ)}, expected the same"]
+    again = f"make them again with the same flags, as in {_ONE_PROCESS.command}"
+    return [f"do not compare the runs {', '.join(runs)}: {'; '.join(differ)}, expected the same; {again}"]
 
 
 LAYOUTS = {

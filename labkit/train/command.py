@@ -135,9 +135,11 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> None:
         with contextlib.nullcontext() if plan.is_rank else _termination_interrupts():
             _run(task, parser, plan)
     except (FloatingPointError, RankError, MeetingError) as error:
+        kept = steps_kept(plan.config.output_dir)
         if isinstance(error, RankError) and error.traceback and error.error_type != FloatingPointError.__name__:
+            error.add_note(kept.removeprefix("; "))
             raise
-        raise SystemExit(f"{error}{steps_kept(plan.config.output_dir)}") from None
+        raise SystemExit(f"{error}{kept}") from None
     except KeyboardInterrupt:
         ended = "all processes that this one has started are ended"
         print(f"interrupted: {ended}{steps_kept(plan.config.output_dir)}", file=sys.stderr)

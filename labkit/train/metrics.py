@@ -119,6 +119,7 @@ def merge(results: Sequence[TrainingResult]) -> dict[str, Any]:
     first = min(results, key=lambda result: result.rank)
     counted = without_warm_up(steps)
     losses = steps.loss[steps["rank"] == 0]
+    threads = [result.threads for result in sorted(results, key=lambda result: result.rank)]
     return {
         "data_source": first.data_source,
         "model": first.model,
@@ -127,7 +128,7 @@ def merge(results: Sequence[TrainingResult]) -> dict[str, Any]:
         "world_size": first.world_size,
         "backend": first.backend,
         "devices": [result.device for result in sorted(results, key=lambda result: result.rank)],
-        "threads_per_rank": first.threads,
+        "threads_per_rank": threads[0] if len(set(threads)) == 1 else threads,
         "config": first.config,
         "steps": len(losses),
         "steps_per_epoch": first.steps_per_epoch,
@@ -174,7 +175,7 @@ def report(merged: dict[str, Any]) -> str:
     """Return the merged result in a few lines, for a terminal."""
     time, rate, source = merged["training_time_s"], merged["tokens_per_s"], merged["data_source"]
     n_threads, where = merged["threads_per_rank"], ", ".join(merged["devices"])
-    threads = f"{n_threads} CPU thread{'s' * (n_threads > 1)} each"
+    threads = f"{n_threads} CPU thread{'s' * (n_threads != 1)} each"
     lines = [
         ("source", source),
         ("model", f"{merged['model']}, {merged['parameters']:,} parameters"),

@@ -138,6 +138,12 @@ def test_what_is_saved_reads_back(tmp_path: Path) -> None:
     assert torch.load(folder / "model1_local_gradients.pth")["weight"].tolist() == [1, 1]
 
 
+def test_ranks_with_different_threads_are_not_told_as_the_first_one() -> None:
+    merged = metrics.merge([RUN[0], replace(RUN[1], threads=4)])
+    assert merged["threads_per_rank"] == [1, 4] and "[1, 4] CPU threads each" in metrics.report(merged)
+    assert "1 CPU thread each" in metrics.report(metrics.merge(RUN))
+
+
 def test_the_report_has_every_number_of_the_assignments() -> None:
     text = metrics.report(metrics.merge([replace(r, config={"batch_size": 33}) for r in RUN]))
     assert "batch              32 in a step: 16 on each of 2 ranks" in text
