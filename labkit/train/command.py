@@ -277,7 +277,7 @@ def _be_a_rank(task: Task, plan: Plan, data: Any) -> None:
         print(f"{who}: waiting until all are there", flush=True)
     if start.threads:
         torch.set_num_threads(start.threads * plan.n_devices)
-    elif under_torchrun() and "OMP_NUM_THREADS" not in os.environ:  # which torchrun sets to 1 for several ranks
+    elif "TORCHELASTIC_RUN_ID" in os.environ and "OMP_NUM_THREADS" not in os.environ:  # 1 for each of several
         torch.set_num_threads(plan.n_devices)
     train = task.in_terminal if by_hand else task.train
     joining = joined(by_hand, start.backend, start.timeout_s)

@@ -184,7 +184,8 @@ def report(merged: dict[str, Any]) -> str:
     ]
     if batch_size := merged["config"].get("batch_size"):
         of_a_rank, n_ranks = batch_size // merged["world_size"], merged["world_size"]
-        lines.append(("batch", f"{of_a_rank * n_ranks} in a step: {of_a_rank} on each of {n_ranks} ranks"))
+        shared = f": {of_a_rank} on each of {n_ranks} ranks" if n_ranks > 1 else ""
+        lines.append(("batch", f"{of_a_rank * n_ranks} in a step{shared}"))
     if n := merged["steps"]:
         warm_up = f"at the pace of its steps without {merged['warm_up_steps']} of {n}, which are warm-up"
         last = min(n, TIMED_ITERATIONS)

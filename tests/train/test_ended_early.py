@@ -80,6 +80,7 @@ def test_what_is_killed_outright_has_left_its_steps(tmp_path: Path) -> None:
     assert len(pd.read_csv(tmp_path / steps_file.NAME)) >= 2
 
 
+@needs_answers
 def test_a_row_that_is_written_at_once_reads_as_the_record_does(tmp_path: Path) -> None:
     config = train.TranslateConfig("shipped", "nano", 300, limit=9, limit_eval=4, epochs=2, batch_size=4, bleu=False)
     result = train.translate(replace(config, output_dir=str(tmp_path)))
