@@ -11,6 +11,7 @@ import shlex
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,19 +131,19 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> None:
     typed before ``argv``, for the help and for errors.
     """
     parser, name, flags = _parser_of(sys.argv[1:] if argv is None else argv, prog)
-    task, plan = TASKS[name], _plan(TASKS[name], parser, flags)
+    began_s, task, plan = time.time(), TASKS[name], _plan(TASKS[name], parser, flags)
     try:
         with contextlib.nullcontext() if plan.is_rank else _termination_interrupts():
             _run(task, parser, plan)
     except (FloatingPointError, RankError, MeetingError) as error:
-        kept = steps_kept(plan.config.output_dir)
+        kept = steps_kept(plan.config.output_dir, began_s)
         if isinstance(error, RankError) and error.traceback and error.error_type != FloatingPointError.__name__:
             error.add_note(kept.removeprefix("; "))
             raise
         raise SystemExit(f"{error}{kept}") from None
     except KeyboardInterrupt:
         ended = "all processes that this one has started are ended"
-        print(f"interrupted: {ended}{steps_kept(plan.config.output_dir)}", file=sys.stderr)
+        print(f"interrupted: {ended}{steps_kept(plan.config.output_dir, began_s)}", file=sys.stderr)
         raise SystemExit(130) from None
 
 

@@ -37,12 +37,14 @@ def _begin(folder: Path) -> Path:
     return path
 
 
-def steps_kept(folder: str) -> str:
-    """Return where a run that was ended has left how many steps, as the end of a sentence."""
+def steps_kept(folder: str, since_s: float) -> str:
+    """Return where a run that was ended has left how many steps, as the end of a sentence.
+
+    ``since_s`` is when the run began, as time.time() has it: an older file is another run's.
+    """
     path = Path(folder, NAME)
-    if not folder or not path.is_file() or (path.parent / "merged.json").exists():
+    if not folder or not path.is_file() or path.stat().st_mtime < since_s:
         return ""
-    n_steps = len(pd.read_csv(path).step.unique())
-    return (
-        f"; its first {n_steps} step{'s' * (n_steps > 1)} {'are' if n_steps > 1 else 'is'} in {path}" if n_steps else ""
-    )
+    if not (n_steps := pd.read_csv(path).step.nunique()):
+        return ""
+    return f"; the run's first {n_steps} steps are in {path}" if n_steps > 1 else f"; the run's first step is in {path}"

@@ -180,7 +180,7 @@ def test_a_loss_that_is_no_number_ends_the_command_with_the_step_it_began_at_and
 ) -> None:
     without_torchrun(monkeypatch)
     expected = r"^rank \d raised FloatingPointError: .* the loss is (nan|inf) from step 2 on \(and so did rank \d\); "
-    expected += "its first 1 step is in "
+    expected += "the run's first step is in "
     with pytest.raises(SystemExit, match=expected):
         train.main(["translate", *SMALL, "--no-bleu", "--lr", "1e30", "--backend", "gloo", "--out", str(tmp_path)])
     assert "Traceback" not in capfd.readouterr().err
