@@ -9,15 +9,21 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import io
 import queue
 import re
+import subprocess
 import threading
+import time
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
 from side_by_side import Case, on_this_rank, outcomes, selected
 from torch import nn
+from torch.utils.data import DataLoader
+from tqdm import tqdm
 
 from labkit.cost import Link
 from labkit.launch import LaunchTimeout, RankError, launch, workers
@@ -350,6 +356,48 @@ CASES = [
 ]
 
 
+# --- beside it --------------------------------------------------------------------------------
+
+
+def heartbeat(seconds, beats):
+    while True:
+        time.sleep(seconds)
+        beats.append(time.time())
+
+
+class Sampler(threading.Thread):
+    """Asks again and again how much memory this process uses."""
+
+    def run(self):
+        while True:
+            self.last = psutil.Process().memory_info().rss
+            time.sleep(0.05)
+
+
+def much_runs_beside():
+    """Leave threads and handlers behind that have no part in what ranks wait for."""
+    assert list(tqdm(range(3), file=io.StringIO(), disable=False))
+    assert list(DataLoader(range(4), num_workers=1, multiprocessing_context="fork"))
+    for target, args in ((time.sleep, (99,)), (heartbeat, (0.1, [])), (subprocess.run, (["sleep", "99"],))):
+        threading.Thread(target=target, args=args, daemon=True).start()
+    Sampler(daemon=True).start()
+
+
+def beside_much(fn):
+    """Return the same run, after what leaves threads behind."""
+
+    @functools.wraps(fn)
+    def run(rank):
+        much_runs_beside()
+        return fn(rank)
+
+    run.__name__ = f"{fn.__name__}_beside_much"
+    return run
+
+
+BESIDE = {case: case._replace(fn=beside_much(case.fn)) for case in CASES}
+
+
 def marked(fn):
     """Return which rank stands in which line."""
     lines, first = inspect.getsourcelines(fn)
@@ -372,11 +420,21 @@ def ended(request):
     return outcomes(selected(request))
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(each, marks=[] if each.fn in QUICK else pytest.mark.slow, id=str(each)) for each in CASES]
-)
+def quick(cases, names=QUICK):
+    return [
+        pytest.param(case, marks=[] if inspect.unwrap(case.fn) in names else pytest.mark.slow, id=str(case))
+        for case in cases
+    ]
+
+
+@pytest.mark.parametrize("case", quick(CASES))
 def test_a_mistake_is_named_with_its_ranks_and_lines(case, ended):
     check_named(hang_in(ended[case]), case.fn)
+
+
+@pytest.mark.parametrize("case", quick(BESIDE.values(), [more_batches, event_never_set]))
+def test_a_mistake_is_named_whatever_runs_beside_it(case, ended):
+    check_named(hang_in(ended[case]), inspect.unwrap(case.fn))
 
 
 def test_what_is_said_is_the_cause_a_line_for_each_rank_and_the_stacks():

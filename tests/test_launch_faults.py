@@ -581,7 +581,7 @@ def test_a_process_that_the_system_refuses_says_what_to_do(monkeypatch):
     def refused(server, fds):
         control, servers_end = socket.socketpair()
         with servers_end:
-            servers_end.sendall(fork_server.STATUS.pack(-errno.EAGAIN))
+            servers_end.sendall(fork_server.STATUS.pack(-errno.EAGAIN, 0))
         return control
 
     monkeypatch.setattr(server_handle.ServerHandle, "start_rank", refused)
