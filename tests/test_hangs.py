@@ -9,21 +9,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import io
 import queue
 import re
-import subprocess
 import threading
-import time
 
-import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from side_by_side import Case, on_this_rank, outcomes, selected
+from side_by_side import Case, much_runs_beside, on_this_rank, outcomes, selected
 from torch import nn
-from torch.utils.data import DataLoader
-from tqdm import tqdm
 
 from labkit.cost import Link
 from labkit.launch import LaunchTimeout, RankError, launch, workers
@@ -357,30 +351,6 @@ CASES = [
 
 
 # --- beside it --------------------------------------------------------------------------------
-
-
-def heartbeat(seconds, beats):
-    while True:
-        time.sleep(seconds)
-        beats.append(time.time())
-
-
-class Sampler(threading.Thread):
-    """Asks again and again how much memory this process uses."""
-
-    def run(self):
-        while True:
-            self.last = psutil.Process().memory_info().rss
-            time.sleep(0.05)
-
-
-def much_runs_beside():
-    """Leave threads and handlers behind that have no part in what ranks wait for."""
-    assert list(tqdm(range(3), file=io.StringIO(), disable=False))
-    assert list(DataLoader(range(4), num_workers=1, multiprocessing_context="fork"))
-    for target, args in ((time.sleep, (99,)), (heartbeat, (0.1, [])), (subprocess.run, (["sleep", "99"],))):
-        threading.Thread(target=target, args=args, daemon=True).start()
-    Sampler(daemon=True).start()
 
 
 def beside_much(fn):
