@@ -56,6 +56,7 @@ class RankWatch:
         self._main = threading.main_thread().ident
         self.calls, self.in_call, self.stopped = 0, False, False
         self._began_ns = 0
+        self._were_beside: set[int | None] = set()  # threads, as far as they were looked at
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
@@ -95,14 +96,14 @@ class RankWatch:
         """Return whether the rank has not got on between two looks, whatever ran beside it."""
         if now.counts != before.counts or now.places[self._main] != before.places.get(self._main):
             return False
-        moved = {ident for ident, _ in now.places.items() ^ before.places.items()}
-        used_s = now.cpu_s - before.cpu_s
-        if not moved and used_s < BUSY_S:
-            return True
         waits = self._waits(math.inf)
-        beside = _beside(self._main, waits, self.in_call)
-        used_s -= sum(now.thread_cpu_s.get(each, 0) - before.thread_cpu_s.get(each, 0) for each in beside)
-        return moved <= beside and (used_s < BUSY_S or waits.get(self._main) == "gpu")
+        were_beside, self._were_beside = self._were_beside, _beside(self._main, waits, self.in_call)
+        moved = {ident for ident, _ in now.places.items() ^ before.places.items()}
+        ended = moved - now.places.keys()
+        cpu_s = {ident: s - before.thread_cpu_s.get(ident, 0.0) for ident, s in now.thread_cpu_s.items()}
+        used_s = now.cpu_s - before.cpu_s - sum(cpu_s.get(ident, 0.0) for ident in self._were_beside)
+        is_busy = used_s >= BUSY_S and waits.get(self._main) != "gpu"
+        return moved - ended <= self._were_beside and ended <= were_beside and not is_busy
 
     def _waits(self, left_s: float) -> dict[int | None, str]:
         """Return what every thread waits for."""

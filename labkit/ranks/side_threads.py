@@ -29,9 +29,9 @@ _RELEASES = {"set", "release", "put", "put_nowait", "notify", "notify_all", "set
 _SIGNALS = {"kill", "killpg", "raise_signal", "pthread_kill", "interrupt_main"}
 _ANYTHING = {"exec", "eval", "getattr", "__import__", "import_module", "run_until_complete", "run_forever"}
 _OF_RANKS = ("torch.distributed", "torch._C._distributed", "torch.nn", "torch.optim", "torch.utils.data.data")
-_CALLED = {"__init__", "__call__", "__enter__", "__exit__", "__iter__", "__next__", "run", "forward"}
+_CALLED = {"__init__", "__call__", "__enter__", "__exit__", "__iter__", "__next__", "__getattr__", "__getitem__"}
 _PLAIN = (str, bytes, bytearray, int, float, complex, type(None))
-_SYNCHRONIZE = ("_thread", "threading", "queue", "_queue", "concurrent", "multiprocessing", "asyncio", "_asyncio")
+_SYNCHRONIZE = {"_thread", "threading", "_queue", "queue", "concurrent", "multiprocessing", "asyncio", "logging"}
 
 
 def leads_to(thread: threading.Thread, frame: FrameType) -> set[str]:
@@ -112,17 +112,16 @@ class _Walk:
             self._function(found, None)
         elif inspect.isbuiltin(found):
             self._names(frozenset({found.__name__}))
+            self.value(found.__self__, frozenset())
         elif inspect.iscoroutine(found) or inspect.isgenerator(found):
             frame = found.cr_frame if inspect.iscoroutine(found) else found.gi_frame
             if frame is not None:
                 self.frame(frame)
         elif isinstance(found, ModuleType | type):
             self._module_or_class(found, names)
-        elif isinstance(found, list | tuple | set | frozenset | deque):
-            self._items(list(found), names)
-        elif isinstance(found, dict):
-            self._items(list(found.values()), names)
         else:
+            if isinstance(found, list | tuple | set | frozenset | deque | dict):
+                self._items(list(found.values() if isinstance(found, dict) else found), names)
             self._instance(found, names)
 
     def _items(self, items: list[Any], names: frozenset[str]) -> None:
@@ -152,13 +151,17 @@ class _Walk:
             self._foreign(module)
 
     def _instance(self, found: Any, names: frozenset[str]) -> None:
-        for cls in type(found).__mro__[:-1]:
-            if found is not self._thread and _origin(cls.__module__) != "own":
-                self._foreign(cls.__module__)
-                if cls.__module__.partition(".")[0] in _SYNCHRONIZE or _origin(cls.__module__) == "library":
-                    self.found.add(THREADS)
-        if _origin(type(found).__module__) == "own":
+        modules = [cls.__module__ for cls in type(found).__mro__]
+        packages = {module.partition(".")[0] for module in modules}
+        if found is not self._thread and (packages & _SYNCHRONIZE or "library" in map(_origin, modules)):
+            self.found.add(THREADS)
+        for module in modules:
+            self._foreign(module)
+        self.value(inspect.getattr_static(found, "__wrapped__", None), names)
+        if _origin(modules[0]) == "own":
             self.attributes(found, names)
+        elif _origin(modules[0]) == "python" and "logging" not in packages:  # such as a queue of what to call
+            self._items(list(getattr(found, "__dict__", {}).values()), names)
 
     def attributes(self, owner: Any, names: frozenset[str]) -> None:
         """Follow the attributes of a module, class or object that code may mean by its names."""
