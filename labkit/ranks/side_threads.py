@@ -24,12 +24,17 @@ MAX_STEPS = 5000  # of the walk through a thread's code
 MAX_ITEMS = 100  # of a list or dict that are looked at
 
 _HELPERS = ("/tqdm/_monitor.py", "/torch/utils/data/_utils/pin_memory.py", "/IPython/core/history.py")
-_COMMUNICATES = {"distributed", "backward", "barrier", "broadcast", "isend", "irecv", "all_reduce", "all_gather"}
+_COMMUNICATES = {"backward", "barrier", "broadcast", "isend", "irecv", "all_reduce", "all_gather"}
 _RELEASES = {"set", "release", "put", "put_nowait", "notify", "notify_all", "set_result", "set_exception", "start"}
 _SIGNALS = {"kill", "killpg", "raise_signal", "pthread_kill", "interrupt_main"}
 _ANYTHING = {"exec", "eval", "getattr", "__import__", "import_module", "run_until_complete", "run_forever"}
 _OF_RANKS = ("torch.distributed", "torch._C._distributed", "torch.nn", "torch.optim", "torch.utils.data.data")
+_ASKS_NOBODY = ("get_", "is_")  # of torch.distributed's functions, such as get_rank
 _CALLED = {"__init__", "__call__", "__enter__", "__exit__", "__iter__", "__next__", "__getattr__", "__getitem__"}
+_ITEMS: dict[type, Any] = {  # not by a class's own __iter__, which would be executed
+    **{kind: kind.__iter__ for kind in (list, tuple, set, frozenset, deque)},
+    dict: dict.values,
+}
 _PLAIN = (str, bytes, bytearray, int, float, complex, type(None))
 _SYNCHRONIZE = {"_thread", "threading", "_queue", "queue", "concurrent", "multiprocessing", "asyncio", "logging"}
 
@@ -46,11 +51,14 @@ def leads_to(thread: threading.Thread, frame: FrameType) -> set[str]:
         own = any(is_readers(each.f_code.co_filename) for each in stack)
         return {RANKS, THREADS} if own else set()
     walk = _Walk(thread)
-    for name in ("_target", "_args", "_kwargs", "function", "args", "kwargs"):  # Timer's are without _
-        walk.value(getattr(thread, name, None), frozenset())
-    walk.attributes(thread, frozenset({"run"}))
-    for each in stack:
-        walk.frame(each)
+    try:
+        for name in ("_target", "_args", "_kwargs", "function", "args", "kwargs"):  # Timer's are without _
+            walk.value(getattr(thread, name, None), frozenset())
+        walk.attributes(thread, frozenset({"run"}))
+        for each in stack:
+            walk.frame(each)
+    except Exception:  # such as of an object that is asked for its class, and raises
+        return {RANKS, THREADS}
     return walk.found
 
 
@@ -80,21 +88,20 @@ class _Walk:
             self.code(frame.f_code, ChainMap(frame.f_locals, frame.f_globals))
         elif module.startswith(("asyncio.", "torch.distributed")):
             self.found |= {RANKS, THREADS}  # it may go on with what is not on the stack
-        elif module.startswith(("concurrent.", "multiprocessing.")):
-            self.found.add(THREADS)  # it hands on what a function returns
+        elif module.startswith(("concurrent.", "multiprocessing.", "logging")):
+            self.found.add(THREADS)  # it hands on what a function returns, or holds a lock
         else:
             self._foreign(module)
 
     def code(self, code: CodeType, scope: Mapping[str, Any]) -> None:
         """Follow the names of a function's code, as they stand in its scope."""
         names = _names_of(code)
-        if self._is_new(code, names):
-            self._names(names)
-            for name in names:
-                self.value(scope[name] if name in scope else sys.modules.get(name), names)
+        self._names(names)
+        for name in names:
+            self.value(scope[name] if name in scope else sys.modules.get(name), names)
 
     def _names(self, names: frozenset[str]) -> None:
-        if names & _COMMUNICATES or names & _ANYTHING or any(each.startswith("torch.dist") for each in names):
+        if names & (_COMMUNICATES | _ANYTHING):
             self.found.add(RANKS)
         if names & (_RELEASES | _SIGNALS | _ANYTHING):
             self.found.add(THREADS)
@@ -120,8 +127,9 @@ class _Walk:
         elif isinstance(found, ModuleType | type):
             self._module_or_class(found, names)
         else:
-            if isinstance(found, list | tuple | set | frozenset | deque | dict):
-                self._items(list(found.values() if isinstance(found, dict) else found), names)
+            for kind, items_of in _ITEMS.items():
+                if isinstance(found, kind):
+                    self._items(list(items_of(found)), names)
             self._instance(found, names)
 
     def _items(self, items: list[Any], names: frozenset[str]) -> None:
@@ -131,10 +139,11 @@ class _Walk:
             self.value(each, names)
 
     def _function(self, function: Any, owner: Any) -> None:
-        if not isinstance(function, FunctionType):
+        if not isinstance(function, FunctionType) or not self._is_new(function, owner):
             return
         if _origin(function.__module__) != "own":
-            self._foreign(function.__module__)
+            if not function.__name__.startswith(_ASKS_NOBODY):
+                self._foreign(function.__module__)
             return
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
         scope = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
@@ -144,9 +153,13 @@ class _Walk:
         self.value([function.__defaults__, function.__kwdefaults__], frozenset())
 
     def _module_or_class(self, found: Any, names: frozenset[str]) -> None:
-        module = found.__name__ if isinstance(found, ModuleType) else found.__module__
+        is_module = isinstance(found, ModuleType)
+        module = found.__name__ if is_module else found.__module__
         if _origin(module) == "own":
             self.attributes(found, names)
+        elif is_module and _origin(module) == "torch":  # of which it may use what asks no other rank
+            used = [vars(found)[name] for name in names & vars(found).keys()]
+            self._items([each for each in used if callable(each) or isinstance(each, ModuleType)], names)
         else:
             self._foreign(module)
 

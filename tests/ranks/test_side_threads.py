@@ -93,7 +93,11 @@ def calls_what_sends():
 def imports():
     from torch import distributed
 
-    return distributed
+    distributed.send(torch.ones(1), 1)
+
+
+def says_its_rank():
+    return dist.get_rank(), torch.distributed.get_world_size(), dist.is_initialized()
 
 
 def differentiates(loss):
@@ -112,6 +116,22 @@ def remembers():
 @functools.wraps(samples)
 def looks_like_it_samples():
     sends()
+
+
+def calls(function):
+    def call():
+        function()
+
+    return call
+
+
+def calls_two():
+    calls(time.time)()
+    FIRST()
+    SECOND()
+
+
+FIRST, SECOND = calls(time.time), calls(sends)
 
 
 class Sender(Heart):
@@ -167,6 +187,7 @@ LEADS_TO = {
     "a sampler": (thread(samples, []), NEITHER),
     "a method beside one that sends": (thread(Heart().beat), NEITHER),
     "a lambda": (thread(lambda: time.sleep(9)), NEITHER),
+    "its rank": (thread(says_its_rank), NEITHER),
     "a function that it does not call": (thread(makes_a_list), NEITHER),
     "a logger": (thread(logs), {THREADS}),
     "an event": (thread(waits_with_a_limit), {THREADS}),
@@ -183,6 +204,7 @@ LEADS_TO = {
     "a send in a namespace": (thread(lambda jobs: jobs.next(), SimpleNamespace(next=sends)), {RANKS}),
     "a send that is cached": (thread(remembers), {RANKS}),
     "a send by another name": (thread(looks_like_it_samples), {RANKS}),
+    "a send in one of two closures": (thread(calls_two), {RANKS}),
     "a send of a slot's": (thread(Sender()), {RANKS}),
     "a send of a property": (thread(Sender().uses_it), {RANKS}),
     "a send of a thread's class": (SendingThread(), {RANKS}),
