@@ -101,7 +101,7 @@ class _Ranks:
         return [max(pending, key=lambda each: each.at_ns)._replace(root=state.root)]
 
     def _may_meet(self, rank: int, begun: Begun) -> bool:
-        if not begun.ranks:  # of a group that torch no longer knows
+        if not begun.ranks or begun.is_limited:  # of a group that torch no longer knows; it ends by itself
             return True
         if begun.peer is None:
             return all(self._joins(other, begun) for other in begun.ranks if other != rank)

@@ -106,7 +106,8 @@ class Begun(NamedTuple):
     ``ranks`` are those of its group. A message has a ``peer``, by its number in the group or ANY,
     and a ``tag``; its number is how many there were of this kind, to or from this peer. It is
     ``done`` while nothing waits for it.
-    ``root`` is the rank that a collective goes to or comes from, -1 where it is not known.
+    ``root`` is the rank that a collective goes to or comes from, -1 where it is not known. It
+    ``is_limited`` if a time limit that the reader gave its group ends it before ``timeout_s`` does.
     """
 
     group: str
@@ -121,6 +122,7 @@ class Begun(NamedTuple):
     tag: int = 0
     at_ns: int = 0
     root: int = -1
+    is_limited: bool = False
 
 
 class RankState(NamedTuple):

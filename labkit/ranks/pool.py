@@ -303,14 +303,15 @@ class RankPool:
         handle.note_end()
 
     def _first_failure(self) -> RankError | None:
-        """Return the failure that caused the others: a death, before the first exception.
+        """Return the failure that caused the others: the first death, before the first exception.
 
         What a rank raised only because of another comes last.
         """
-        for handle in self.handles:
-            if isinstance(handle.answer, Died):
-                error_type, sentence = how_it_ended(handle.answer.status)
-                return RankError(handle.rank, error_type, sentence, handle.stack(), handle.output.last_lines)
+        deaths = [(handle.answer, handle) for handle in self.handles if isinstance(handle.answer, Died)]
+        if deaths:
+            first_death, handle = min(deaths, key=lambda death: death[0].at_ns)
+            error_type, sentence = how_it_ended(first_death.status)
+            return RankError(handle.rank, error_type, sentence, handle.stack(), handle.output.last_lines)
         failures = {handle.rank: handle.answer for handle in self.handles if isinstance(handle.answer, Failed)}
         if not failures:
             return None

@@ -60,7 +60,7 @@ class Rank:
         self._sending = threading.Lock()
         self._groups = 0
         self._entered: CallerEnvironment | None = None  # by the last cell
-        self._watch = RankWatch(self.send)
+        self._watch = RankWatch(self.send, config.timeout_s)
         self._sockets: GroupSockets | None = None  # of ranks that run cells
         self._calls = CallReader(connection, self.send, self._end_waits) if config.cells else None
 

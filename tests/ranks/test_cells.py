@@ -288,6 +288,20 @@ def test_a_hang_outside_the_default_group_is_ended_as_well(two, source):
     assert sums(two) == ["2.0", "2.0"]
 
 
+def test_a_hang_is_named_after_a_progress_bar_over_a_data_loader_with_workers(two):
+    run(
+        two,
+        """
+        from tqdm import tqdm
+        loader = torch.utils.data.DataLoader(range(4), num_workers=1, multiprocessing_context="fork")
+        for _ in tqdm(loader, disable=False):
+            pass
+        """,
+    )
+    assert fails(two, "if rank == 0: dist.barrier()", LaunchTimeout).hang is not None
+    assert sums(two) == ["2.0", "2.0"]
+
+
 def test_a_rank_that_the_cell_does_not_run_on_is_named_as_the_one_that_is_missing(two):
     error = fails(two, "dist.all_reduce(torch.ones(3))", LaunchTimeout, on=[0])
     assert "rank 0 waits in all_reduce of 3 float32 (your cell, line 2), and rank 1 is not among the ranks" in str(
