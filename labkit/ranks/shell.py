@@ -28,6 +28,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
+from labkit.base.autoreload import complete_reloads
 from labkit.base.texts import shorten
 from labkit.ranks import pickling, rank
 from labkit.ranks.messages import Completed, Shown
@@ -166,6 +167,7 @@ def _set_autoreload(shell: RankShell, mode: str) -> None:
     """Have IPython reload changed modules before each cell, as it does in the notebook."""
     if mode != shell.autoreload_mode:
         shell.extension_manager.load_extension("autoreload")  # type: ignore[union-attr]
+        complete_reloads()
         shell.run_line_magic("autoreload", mode)
         shell.autoreload_mode = mode
 
