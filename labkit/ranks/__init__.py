@@ -29,6 +29,7 @@ What these share:
     cells              cells that live on ranks, and what becomes of a fault in one
     shell              a rank's IPython shell, in which cells run
     call_reader, group_sockets   how a cell is ended without its rank: interrupt, shut sockets
+    loader_workers     and with it the workers of a data loader
     magics, rank_tabs  %ranks and %%ranks; how what their ranks display is shown
     errors             what the reader sees of a failure
     rank_output, cell_output   what ranks print: reading it, showing it

@@ -21,6 +21,7 @@ from labkit.base.rendezvous import without_name_server
 from labkit.ranks import messages, pickling
 from labkit.ranks.call_reader import CallReader
 from labkit.ranks.errors import explain_pickling, format_error, message_of
+from labkit.ranks.loader_workers import clear_frames, workers_end_soon
 from labkit.ranks.messages import Done, Failed, Message, encode
 from labkit.ranks.rank_config import CallerEnvironment, GroupNumber, RankConfig
 from labkit.ranks.rank_state import RankWatch
@@ -116,6 +117,9 @@ class Rank:
             explain_pickling(error)
             what = type(error).__name__, message_of(error), format_error(error)
             self._reply(Failed(caught_ns, *what, is_consequence(error), self._state_after_failure()))
+            if self.config.cells:
+                with workers_end_soon():
+                    clear_frames(error)
 
     def _leave_call(self) -> None:
         if self._calls is not None:
@@ -170,7 +174,8 @@ class Rank:
         if self.store is not None and dist is not None and dist.is_initialized():
             with contextlib.suppress(Exception):  # a group whose connections are shut may complain
                 dist.destroy_process_group()
-            gc.collect()  # what a failed cell has left in circles keeps connections and threads of the group
+            with workers_end_soon():
+                gc.collect()  # what a failed cell has left in circles keeps connections and threads of the group
         self._groups = wanted.number - 1
         shut = self._sockets is not None and self._sockets.store_is_shut
         if shut or wanted.port != self.config.master_port:

@@ -409,6 +409,44 @@ def test_one_more_interrupt_while_ranks_leave_a_cell_hides_no_error(two, monkeyp
     assert "Variables are kept." in notes(fails(two, "1 / 0"))
 
 
+# --- a data loader with workers -------------------------------------------------------------------
+
+READ = """
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self): return 100_000
+    def __getitem__(self, i):
+        if {stuck}: open({folder!r} + f'/{{rank}}', 'w').close(); time.sleep(1000)
+        return i
+
+for i, _ in enumerate(torch.utils.data.DataLoader(Numbers(), num_workers=2)):
+    open({folder!r} + f'/{{rank}}', 'w').close()
+    if i == 3 and {fails}: raise ValueError("on purpose")
+"""
+ENDED = "import multiprocessing\nmultiprocessing.active_children()"
+
+
+@pytest.mark.parametrize(
+    "fault", ["an interrupt", "an interrupt of stuck workers", "an error", "an error of another rank"]
+)
+def test_workers_of_a_loader_end_with_the_cell_and_cost_no_variables(two, tmp_path, monkeypatch, fault):
+    monkeypatch.setattr("labkit.ranks.cells.FORM_GROUP_S", 7.0)  # torch waits 5 s for each worker that does not end
+    names = {"an error": "True", "an error of another rank": "rank == 1"}
+    source = READ.format(stuck="stuck" in fault, folder=str(tmp_path), fails=names.get(fault, "False"))
+    both_read = lambda: len(list(tmp_path.iterdir())) == 2  # noqa: E731
+    error = interrupted(two, source, both_read) if "interrupt" in fault else fails(two, source)
+    assert "Variables are kept." in notes(error)
+    assert two["kept"] == [7, 8]
+    assert run(two, ENDED).run.values == ["[]"] * 2
+    assert sums(two) == ["2.0", "2.0"]
+
+
+def test_a_loader_that_a_variable_holds_keeps_its_workers(two):
+    run(two, "loader = torch.utils.data.DataLoader(range(8), num_workers=1, persistent_workers=True)\nlist(loader)")
+    fails(two, "for _ in loader: raise ValueError('on purpose')")
+    assert run(two, "torch.cat(list(loader)).tolist()").run.values == [str(list(range(8)))] * 2
+    run(two, "del loader")
+
+
 # --- a rank dies ----------------------------------------------------------------------------------
 
 
