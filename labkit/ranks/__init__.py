@@ -21,6 +21,7 @@ What these share:
     messages           what the notebook and a rank send each other, and how
     pickling           how functions and values travel
     work_log           what a rank has begun: collectives and messages
+    group_state        has all of that met, or would it meet what comes next
     rank_state         where a rank is that stands still
     thread_wait, hang  what it waits for; whether that can come
     script             a function or cells as a script for torchrun, from script_parts

@@ -40,12 +40,25 @@ class Progress(NamedTuple):
     total: int | None
 
 
+class GroupState(NamedTuple):
+    """What a rank has begun in its process groups, since the default one was formed.
+
+    ``collectives``: how many, for each backend of the default group. ``others``: how many in each
+    other group, by its name. ``messages``: how many there were, and the sum of their tags, by
+    group, whether they were sent, and the numbers of the sender and the receiver in the group.
+    """
+
+    collectives: tuple[int, ...]
+    others: dict[str, int]
+    messages: dict[tuple[str, bool, int, int], tuple[int, int]]
+
+
 class Done(NamedTuple):
     """The function has returned ``value``, which stays pickled until it is wanted."""
 
     rows: list[tuple[Any, ...]]  # of spans, see labkit.trace
     notes: list[str]  # what was emulated
-    group_state: tuple[int, ...] | None  # see Rank._group_state
+    group_state: GroupState | None  # None: the group is gone
     value: Buffer = b""
     calls: int = 0  # of the notebook, so far: this answers the last
 
@@ -58,7 +71,7 @@ class Failed(NamedTuple):
     message: str
     traceback: str
     is_consequence: bool  # of another rank's, which is the one to report
-    group_state: tuple[int, ...] | None = None  # see Rank._group_state
+    group_state: GroupState | None = None  # as in Done
     calls: int = 0  # as in Done
 
 
@@ -148,7 +161,9 @@ class RankState(NamedTuple):
 
 
 Message = Progress | Done | Failed | Shown | Completed | RankState
-_CLASSES = {cls.__name__: cls for cls in (Progress, Done, Failed, Shown, Completed, RankState, Begun, Place)}
+_CLASSES = {
+    cls.__name__: cls for cls in (Progress, Done, Failed, GroupState, Shown, Completed, RankState, Begun, Place)
+}
 
 
 def encode(message: Message) -> bytes:

@@ -23,6 +23,7 @@ from labkit.ranks import messages, server_handle
 from labkit.ranks.call_reader import Question
 from labkit.ranks.cell_output import CellDisplay, is_stopped, show
 from labkit.ranks.errors import NCCL_ADVICE, LaunchTimeout, RankError, check_loopback, explain_refusal, how_it_ended
+from labkit.ranks.group_state import is_in_step, is_settled
 from labkit.ranks.hang import FRESH_S, QUIET_S, Hang, find_hang
 from labkit.ranks.messages import NOWHERE, Completed, Done, Failed, Progress, RankState
 from labkit.ranks.plan import LaunchPlan
@@ -160,13 +161,8 @@ class RankPool:
             began = any(handle.pid for handle in self.handles)
             advice = " ".join([NCCL_ADVICE] * (self.plan.backend == "nccl") + [self._at_work()] * (hang is None))
             raise LaunchTimeout(call.timeout_s, stacks, began, advice, hang, ended=not self.plan.cells)
-        self._note_step()
+        self.in_step = is_in_step([handle.group_state for handle in self.handles])
         return [handle.answer for handle in self.called if isinstance(handle.answer, Done)]
-
-    def _note_step(self) -> None:
-        """Note whether the call has left the process group in step."""
-        states = {handle.group_state for handle in self.handles}
-        self.in_step = len(states) == 1 and None not in states
 
     def _whole_messages(self) -> AbstractContextManager[object]:
         """Have no interrupt cut a message of ranks that are to be used after it."""
@@ -176,15 +172,17 @@ class RankPool:
         return [handle for handle in self.called if handle.answer is None]
 
     def end_call(self, display: CellDisplay, patience_s: float) -> list[RankHandle]:
-        """Have the ranks that are still in a call leave it. Return those that have not in time."""
+        """Have the ranks that are still in a call leave it. Return those that have not in time.
+
+        They are in step only if the failed call has left nothing behind, not even a message.
+        """
         self.in_step = self.in_step and not self._unanswered()
         for handle in self._unanswered():
             handle.end_call()
         deadline = time.monotonic() + patience_s
         while self._unanswered() and (left_s := deadline - time.monotonic()) > 0:
             self._hear(left_s, deadline, display)
-        if self.in_step:
-            self._note_step()
+        self.in_step = self.in_step and is_settled([handle.group_state for handle in self.handles])
         self._drain(display)
         return self._unanswered()
 

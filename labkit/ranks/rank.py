@@ -22,7 +22,7 @@ from labkit.ranks import messages, pickling
 from labkit.ranks.call_reader import CallReader
 from labkit.ranks.errors import explain_pickling, format_error, message_of
 from labkit.ranks.loader_workers import clear_frames, workers_end_soon
-from labkit.ranks.messages import Done, Failed, Message, encode
+from labkit.ranks.messages import Done, Failed, GroupState, Message, encode
 from labkit.ranks.rank_config import CallerEnvironment, GroupNumber, RankConfig
 from labkit.ranks.rank_state import RankWatch
 
@@ -172,6 +172,7 @@ class Rank:
             return
         dist = sys.modules.get("torch.distributed")
         if self.store is not None and dist is not None and dist.is_initialized():
+            self._end_waits(firmly=False)  # nothing of it may go on, in a variable of the reader's
             with contextlib.suppress(Exception):  # a group whose connections are shut may complain
                 dist.destroy_process_group()
             with workers_end_soon():
@@ -272,18 +273,15 @@ class Rank:
             return None
         return timedelta(seconds=min(self.config.timeout_s, MAX_TIMEOUT_S) + AFTER_NOTEBOOK_S)
 
-    def _group_state(self) -> tuple[int, ...] | None:
-        """Return how many collectives the process group has begun; None if it is gone.
-
-        Equal on all ranks exactly if the function left the group in step.
-        """
+    def _group_state(self) -> GroupState | None:
+        """Return what this rank has begun in its groups; None if the default one is gone."""
         import torch.distributed as dist
 
         if self._watch.log is None or self._groups == 0:
-            return ()
-        return self._watch.log.n_collectives() if dist.is_initialized() else None
+            return GroupState((), {}, {})
+        return self._watch.log.group_state() if dist.is_initialized() else None
 
-    def _state_after_failure(self) -> tuple[int, ...] | None:
+    def _state_after_failure(self) -> GroupState | None:
         if not self.config.cells:  # a rank that has failed is not used any more
             return None
         try:

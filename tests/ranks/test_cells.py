@@ -241,6 +241,56 @@ def test_an_error_on_all_ranks_leaves_their_group_as_it_is(two):
     assert two["t"] == [2, 2]
 
 
+LEFT_BEHIND = {
+    "a message": (
+        "if rank == 0: dist.isend(torch.ones(1), 1)",
+        "dist.recv(t, 0) if rank else dist.send(t, 1)",
+        [5.0, 5.0],
+    ),
+    "a receive": (
+        "if rank == 0: dist.irecv(torch.ones(1), 1)",
+        "dist.send(t, 0) if rank else dist.recv(t, 1)",
+        [5.0, 5.0],
+    ),
+    "a message with another tag than its receive": (
+        "dist.irecv(torch.ones(1), 0, tag=2) if rank else dist.isend(torch.ones(1), 1, tag=1)",
+        "dist.recv(t, 0, tag=1) if rank else dist.send(t, 1, tag=1)",
+        [5.0, 5.0],
+    ),
+    "a collective of another group": (
+        "group = dist.new_group([0, 1])\nif rank == 0: dist.all_reduce(torch.ones(1), group=group, async_op=True)",
+        "dist.all_reduce(t, group=dist.new_group([0, 1]))",
+        [10.0, 10.0],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LEFT_BEHIND)
+def test_what_a_failed_cell_has_left_on_its_way_is_not_taken_by_the_next_one(two, what):
+    first, second, found = LEFT_BEHIND[what]
+    error = fails(two, f"{first}\nif rank == 1: raise ValueError('on purpose')")
+    assert "The ranks are in a new process group." in notes(error)
+    run(two, f"t = torch.full((1,), 5.0)\n{second}\nfound = t.item()")
+    assert two["found"] == found
+
+
+def test_messages_that_have_met_leave_the_group_as_it_is(two):
+    run(two, "group = dist.new_group([0, 1])")
+    meet = "(dist.irecv(torch.ones(1), tag=3) if rank else dist.isend(torch.ones(1), 1, tag=3)).wait()"
+    assert notes(fails(two, f"{meet}\nundefined")).endswith("Variables are kept.")
+    run(two, "t = torch.ones(1); dist.all_reduce(t, group=group)")
+    assert two["t"] == [2, 2]
+
+
+def test_an_old_group_that_a_variable_holds_raises_and_gives_no_number_of_then(two):
+    run(two, "group = dist.new_group([0, 1])")
+    left = "if rank == 0: dist.all_reduce(torch.ones(1), group=group, async_op=True)"
+    assert "group belongs to the old one" in notes(fails(two, f"{left}\nif rank == 1: raise ValueError('on purpose')"))
+    for on in ([1], [0], [0, 1]):
+        fails(two, "dist.all_reduce(torch.ones(1), group=group)", on=on)
+    assert sums(two) == ["2.0", "2.0"]
+
+
 # --- a cell that does not end ---------------------------------------------------------------------
 
 
