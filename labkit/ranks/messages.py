@@ -33,11 +33,18 @@ class NotPlain(ValueError):
 
 
 class Progress(NamedTuple):
-    """How far a rank has come in a loop that :func:`labkit.launch.progress` watches."""
+    """How far a rank has come in a loop that :func:`labkit.launch.progress` watches.
+
+    ``depth`` is how many loops of this description it is in, ``number`` how many of this depth came
+    before it in the call. Once it is ``over``, no more is heard of it.
+    """
 
     desc: str
     done: int
     total: int | None
+    depth: int = 0
+    number: int = 0
+    over: bool = False
 
 
 class GroupState(NamedTuple):

@@ -22,7 +22,15 @@ from labkit.base.texts import listed
 from labkit.ranks import messages, server_handle
 from labkit.ranks.call_reader import Question
 from labkit.ranks.cell_output import CellDisplay, is_stopped, show
-from labkit.ranks.errors import NCCL_ADVICE, LaunchTimeout, RankError, check_loopback, explain_refusal, how_it_ended
+from labkit.ranks.errors import (
+    FINISHED,
+    NCCL_ADVICE,
+    LaunchTimeout,
+    RankError,
+    check_loopback,
+    explain_refusal,
+    how_it_ended,
+)
 from labkit.ranks.group_state import is_in_step, is_settled
 from labkit.ranks.hang import FRESH_S, QUIET_S, Hang, find_hang
 from labkit.ranks.messages import NOWHERE, Completed, Done, Failed, Progress, RankState
@@ -152,7 +160,7 @@ class RankPool:
                 handle.begin(call.caller, call.function, deadline)
         try:
             hang = self._listen_until(deadline, display)
-            stacks = self._stacks() if self._first_failure() is None and self._unanswered() else None
+            stacks = self.stacks() if self._first_failure() is None and self._unanswered() else None
         finally:
             self._drain(display)
         if (failure := self._first_failure()) is not None:
@@ -272,8 +280,8 @@ class RankPool:
 
     def _hear_output(self, handle: RankHandle, deadline: float, display: CellDisplay) -> None:
         lines, _ = handle.output.read()
-        if lines:
-            display.lines(handle.rank, lines)
+        if lines or handle.output.overwritten:
+            display.lines(handle.rank, lines, handle.output.overwritten)
         if handle.output.closed:
             self._selector.unregister(handle.output)
 
@@ -318,7 +326,7 @@ class RankPool:
         others = f" (and so did rank {', '.join(map(str, alike))})" if alike else ""
         return RankError(rank, first.error_type, f"raised {raised}{others}", failures[rank].traceback)
 
-    def _stacks(self) -> dict[int, str]:
+    def stacks(self) -> dict[int, str]:
         """Return every rank's Python stack, now."""
         stuck = [handle for handle in self._unanswered() if handle.pid is not None]
         for handle in stuck:
@@ -388,7 +396,7 @@ def _still_running(handles: list[RankHandle]) -> list[RankHandle]:
 def _where(handle: RankHandle, not_yet: str) -> str:
     """Return where a rank is when the time is up; ``not_yet`` if it has not started."""
     if handle.answer is not None:
-        return "finished"
+        return FINISHED
     if handle.pid is None:
         return not_yet
     if _is_stopped(handle.pid):

@@ -12,8 +12,9 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit import trace
 from labkit.base.consequence import is_consequence
@@ -50,6 +51,13 @@ def _flush() -> None:
     _libc.fflush(None)
 
 
+class Loops(NamedTuple):
+    """Loops with a bar: how many are open now, by description, and how many began, by depth too."""
+
+    open: Counter[str]
+    begun: Counter[tuple[str, int]]
+
+
 class Rank:
     """This process as a rank: the connection to the notebook, and the loop that serves it."""
 
@@ -63,6 +71,7 @@ class Rank:
         self._entered: CallerEnvironment | None = None  # by the last cell
         self._watch = RankWatch(self.send)
         self._sockets: GroupSockets | None = None  # of ranks that run cells
+        self.loops = Loops(Counter(), Counter())  # that progress has watched in this call
         self._calls = CallReader(connection, self.send, self._end_waits) if config.cells else None
 
     def send(self, message: Message) -> None:
@@ -85,7 +94,7 @@ class Rank:
             self._answer(caller, call)
 
     def _answer(self, caller: bytearray, call: bytearray) -> None:
-        recorder = trace.Recorder()
+        recorder, self.loops = trace.Recorder(), Loops(Counter(), Counter())
         self._watch.begin()
         try:
             if self._calls is not None:
