@@ -15,7 +15,7 @@ from labkit.ranks import messages
 from labkit.ranks.call_reader import EndCall
 from labkit.ranks.errors import RankError, readable_stacks
 from labkit.ranks.fork_server import STATUS
-from labkit.ranks.messages import Completed, Done, Failed, NotPlain, Progress, RankState, Shown
+from labkit.ranks.messages import Completed, Done, Failed, GroupState, NotPlain, Progress, RankState, Shown
 from labkit.ranks.rank_output import RankOutput
 from labkit.ranks.server_handle import ServerHandle
 
@@ -50,7 +50,7 @@ class RankHandle:
         self.refused: OSError | None = None
         self.answer: Done | Failed | Died | None = None
         self.state: RankState | None = None  # the last that it has said of itself in this call
-        self.group_state: tuple[int, ...] | None = None  # as its last answer has it
+        self.group_state: GroupState | None = None  # as its last answer has it
         self.completed: Completed | None = None  # its last answer to a question
         self.calls = 0
         self.connection, ranks_end = socket.socketpair()

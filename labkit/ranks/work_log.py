@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.ranks.frames import is_readers, readers_frame
-from labkit.ranks.messages import ANY, NOWHERE, Begun, Place
+from labkit.ranks.messages import ANY, NOWHERE, Begun, GroupState, Place
 from labkit.ranks.thread_wait import is_limit
 
 MAX_COLLECTIVES = 40  # that a rank tells, the last
@@ -62,6 +62,7 @@ class WorkLog:
 
     def _forget(self) -> None:
         self._n_messages = 0
+        self._totals: dict[tuple[str, str, int], tuple[int, int]] = {}  # by group, kind, peer: how many, sum of tags
         self._messages: dict[tuple[str, str, int, int], _Messages] = {}  # by group, kind, peer, tag
         # A GPU takes messages with a peer in order, so the last of those it waits for will do.
         self._gpu_waits: dict[tuple[str, int], tuple[_Messages, Any]] = {}
@@ -123,6 +124,8 @@ class WorkLog:
             if (messages := self._messages.get(key)) is None:
                 messages = self._messages[key] = _Messages(group_name, peer, _ranks_of(group))
             messages.number += 1
+            number, tags = self._totals.get(key[:3], (0, 0))
+            self._totals[key[:3]] = number + 1, tags + tag
             messages.shape, messages.dtype = tensor.shape, tensor.dtype
             messages.is_on_gpu = tensor.device.type == "cuda"
             messages.place, messages.at_ns = place, time.time_ns()
@@ -205,6 +208,18 @@ class WorkLog:
         group: Any = dist.GroupMember.WORLD
         backends = {type(each): each for each in map(group._get_backend, group._device_types)}
         return tuple(_n_begun(each) - self._uncounted[kind] for kind, each in backends.items())
+
+    def group_state(self) -> GroupState:
+        """Return what this rank has begun in all groups, to be compared with the others."""
+        others, messages = {}, {}
+        for group, name in _names_of_groups().items():
+            sent = {key: totals for key, totals in self._totals.items() if key[0] == name}
+            if group is not dist.GroupMember.WORLD:  # gloo counts messages as well
+                others[name] = _n_begun_in(group) - sum(number for number, _ in sent.values())
+            for (_, kind, peer), totals in sent.items():
+                ends = (group.rank(), peer) if kind == "send" else (peer, group.rank())
+                messages[name, kind == "send", *ends] = totals
+        return GroupState(self.n_collectives(), others, messages)
 
     def n_begun(self) -> int:
         """Return how much has been begun in all groups: what grows as this rank gets on."""
