@@ -342,9 +342,10 @@ class ScheduledPipeline:
     ones or ``loss_fn`` is a sum, TypeError for anything but modules. If one rank raises, all do.
 
     The first step compares the loss of each micro-batch with the mean of its rows', in float64 where
-    that is possible, and leaves no trace. It cannot see what an even first batch hides, whose rows
-    all have as many valid tokens, and cannot judge a loss with random numbers in it, or one that
-    cannot take a single row.
+    that is possible. It leaves no trace in random numbers, modules and spans, but a ``loss_fn`` that
+    counts its calls counts these. It cannot see what an even first batch hides, whose rows all have
+    as many valid tokens, and cannot judge a loss with random numbers in it, or one that cannot take
+    a single row.
 
     Caveats:
 
