@@ -394,8 +394,9 @@ class BucketedDataParallel(torch.nn.Module):
     Raises ValueError where ranks have different models, for a capacity that is not more than 0, for
     a model without a parameter to train, and for one that is in a living wrapper already. What was
     wrapped is what runs: ``forward`` raises RuntimeError, while training, after a layer or a
-    parameter was replaced, converted or unfrozen, and in a copy of the wrapper. Gradients are to be
-    clipped, and optimizers to step, after finish_gradient_synchronization(): RuntimeError.
+    parameter was replaced, converted or unfrozen, where a buffer came or has another size, and in a
+    copy of the wrapper. Gradients are to be clipped, and optimizers to step, after
+    finish_gradient_synchronization(): RuntimeError.
 
     Caveats: a parameter that is not used in a step counts as zero on that rank. One that no rank
     uses gets a gradient of zero, so that an optimizer with momentum or weight decay still moves it;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ class Bucket:
         self.buffer = torch.view_as_real(row).view(-1) if row.is_complex() else row
         # By .data each view counts the changes made through it, and none made through the buffer.
         self.views = [_as(p, part).data for p, part in zip(self.parameters, row.split(sizes), strict=True)]
-        self._own_uses = _uses(self.buffer)
+        self._own_uses = self._uses()
 
     def reset(self) -> None:
         """Begin a step: every gradient is missing, and nothing is on its way."""
@@ -50,6 +51,17 @@ class Bucket:
         self._changes: dict[int, int] = {}  # by position, how often its view had been changed when it was collected
         self._frozen: list[int] = []  # positions, since the module was wrapped
 
+    def _uses(self) -> list[int]:
+        """Return how many tensors use the buffer's memory, and how many names each view has."""
+        n_tensors = torch._C._storage_Use_Count(self.buffer.untyped_storage()._cdata)  # no public way (2.13)
+        return [n_tensors, *map(sys.getrefcount, self.views)]
+
+    def _is_kept(self) -> bool:
+        """Return whether somebody has kept gradients of an earlier step, which are views."""
+        n_tensors, *n_names = (now > own for now, own in zip(self._uses(), self._own_uses, strict=True))
+        views = zip(n_names, self.parameters, self.views, strict=True)
+        return n_tensors or any(more and parameter.grad is not view for more, parameter, view in views)
+
     @torch.no_grad()
     def collect(self, position: int) -> None:
         """Put this rank's share of a parameter's gradient, one N-th, into the buffer; None is zero.
@@ -58,8 +70,8 @@ class Bucket:
         gradient is read anyway. ``missing`` stays as it is. This is a span of the lane host: the
         thread that computes does it.
         """
-        if not self._streams and _uses(self.buffer) > self._own_uses:
-            self._take_memory()  # somebody has kept gradients of an earlier step, which are views of the old
+        if not self._streams and self._is_kept():
+            self._take_memory()
         with span("collect", lane="host", bucket=self.number):
             self._collect(position)
             self._streams.add(_current_stream(self.buffer))
@@ -129,11 +141,6 @@ class Bucket:
 
     def __repr__(self) -> str:
         return f"Bucket({self.number}: {len(self.names)} parameters, {self.buffer.nbytes / MIB:.3g} MiB {self.buffer.dtype})"
-
-
-def _uses(tensor: torch.Tensor) -> int:
-    """Return how many tensors use this one's memory."""
-    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)  # no public way (2.13)
 
 
 def _current_stream(tensor: torch.Tensor) -> Any:

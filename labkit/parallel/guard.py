@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -67,7 +68,8 @@ class Guard:
                 f"training (model.eval(), or under torch.no_grad()), or wrap its module: {self.kind}(model.module)"
             )
         if self._ids_of_contents() != self._ids:
-            self._refuse(*next(filter(None, (_first_change(*layer) for layer in self._layers))))
+            for change in filter(None, (_first_change(*layer) for layer in self._layers)):
+                self._refuse(*change)
         forms = [*map(self.form, self._parameters)]
         if forms != self._forms:
             name, now, before = next(
@@ -117,15 +119,29 @@ def _first_change(
     for now, before in ((layer._modules, children), (layer._parameters, parameters)):
         for key in [*before, *(key for key in now if key not in before)]:
             there, was = now.get(key), before.get(key)
-            if there is not was:
+            if there is not was and not _is_allowed(there, was):
                 whole = f"{name}.{key}" if name else key
                 before_that = "it was not there" if was is None else f"it was a {type(was).__name__}"
                 if there is None:
                     return f"{whole} is gone", before_that
                 return f"{whole} is {'a new' if was is None else 'another'} {type(there).__name__}", before_that
-        if [*now] != [*before]:
+        if now.keys() == before.keys() and [*now] != [*before]:
             return f"{name or 'the module'} has {listed(now)} in this order", f"in another, {listed(before)},"
     return None
+
+
+def _is_allowed(there: Any, was: Any) -> bool:
+    """Return whether it may stand where something else was: no parameter comes or goes with it.
+
+    A tensor that is no parameter is functional_call's, for one call.
+    """
+    if isinstance(there, torch.Tensor):
+        return not isinstance(there, nn.Parameter)
+    return not any(isinstance(each, torch.Tensor) or _has_parameters(each) for each in (there, was))
+
+
+def _has_parameters(module: nn.Module | None) -> bool:
+    return module is not None and any(True for _ in module.parameters())
 
 
 # --- a parameter knows the living wrapper that it is in -------------------------------------------
@@ -138,10 +154,13 @@ def wrapper_of(parameter: torch.Tensor) -> nn.Module | None:
 
 
 def check_unwrapped(module: nn.Module) -> None:
-    """Raise ValueError for a module of which a living wrapper has a parameter already."""
+    """Raise ValueError for a module of which a living wrapper has a parameter already, and for a
+    lazy layer."""
     if any(wrapper_of(parameter) for parameter in module.parameters()):
         gc.collect()  # one that nobody has any more is no hindrance
     for name, parameter in module.named_parameters():
+        if is_lazy(parameter):
+            raise ValueError(f"{name} has no shape yet, as its layer is lazy: run a batch through the model first")
         if (wrapper := wrapper_of(parameter)) is not None:
             kind = type(wrapper).__name__
             raise ValueError(

@@ -232,6 +232,7 @@ ALLOWED: dict[str, Callable[[nn.Module], object]] = {
     "a layer's hook": lambda module: module[1].register_forward_hook(lambda *args: args[2] * 2),
     "shared memory": lambda module: module.share_memory(),
     "functional_call without gradients": call_with_other_weights,
+    "another layer without parameters": lambda module: module.__setitem__(1, nn.ReLU()),
     "compiled in place": lambda module: module.compile(backend="eager"),
     "another state": lambda module: module.load_state_dict({k: v / 2 for k, v in module.state_dict().items()}),
 }
@@ -246,26 +247,44 @@ def test_what_one_may_do_to_a_wrapped_module_trains_as_in_one_process(ranks):
             torch.testing.assert_close(found, plain, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_gradients_that_are_kept_over_two_passes_stay_and_memory_is_new_only_then(ranks):
-    def in_rank() -> tuple[Any, Any]:
+@pytest.mark.parametrize("keep", [lambda gradient: gradient, lambda gradient: gradient.view(-1)], ids=["it", "a view"])
+def test_gradients_that_are_kept_over_two_passes_stay_and_memory_is_new_only_then(keep, ranks):
+    def in_rank(keep: Callable[[Any], torch.Tensor]) -> tuple[Any, Any]:
         model, kept, plain = BucketedDataParallel(net()), [], []
         at = [model.buckets[0].buffer.data_ptr()]
         for factor in (1, 3):
             model.zero_grad()
             (factor * model(rows(dist.get_rank())).square().mean()).backward()
             model.finish_gradient_synchronization()
-            kept.append([p.grad.view(-1) for p in model.parameters() if p.requires_grad])
+            kept.append([keep(p.grad) for p in model.parameters() if p.requires_grad])
             at.append(model.buckets[0].buffer.data_ptr())
             alone = net()
             (factor * sum(alone(rows(rank)).square().mean() for rank in range(2)) / 2).backward()
-            plain.append([p.grad.view(-1) for p in alone.parameters() if p.requires_grad])
+            plain.append([keep(p.grad) for p in alone.parameters() if p.requires_grad])
         torch.testing.assert_close(kept, plain)
         kept.clear()
         train(model, 3)
         return at, model.buckets[0].buffer.data_ptr()
 
-    for (first, second, third), last in ranks(2).run(in_rank).values:
+    for (first, second, third), last in ranks(2).run(in_rank, keep).values:
         assert first == second != third == last
+
+
+def test_functional_call_with_gradients_trains_and_lazy_layers_are_refused(ranks):
+    def in_rank() -> tuple[Any, Any, str]:
+        model, alone = BucketedDataParallel(net()), net()
+        one = {"module.0.weight": model.module[0].weight * 2}  # as a step of MAML has it
+        torch.func.functional_call(model, one, (rows(dist.get_rank()),)).square().mean().backward()
+        model.finish_gradient_synchronization()
+        for rank in range(2):
+            two = {"0.weight": alone[0].weight * 2}
+            (torch.func.functional_call(alone, two, (rows(rank),)).square().mean() / 2).backward()
+        found, plain = ([p.grad for p in each.parameters()] for each in (model, alone))
+        return found, plain, error_of(lambda: BucketedDataParallel(nn.LazyLinear(2)))
+
+    for found, plain, lazy in ranks(2).run(in_rank).values:
+        torch.testing.assert_close(found[:3], plain[:3])
+        assert "weight has no shape yet, as its layer is lazy: run a batch through the model first" in lazy
 
 
 def test_complex_parameters_and_buffers_of_any_dtype_are_taken_and_averaged(ranks):
