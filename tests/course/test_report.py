@@ -1,6 +1,7 @@
 """A report has what the reader ran and wrote, or says what is wrong and is not written."""
 
 import base64
+import json
 import re
 import shutil
 import subprocess
@@ -87,6 +88,19 @@ def report_of(lab, cells) -> BeautifulSoup:
     folder = lab(cells)
     assert cli.main(["report", "03", "--no-pdf"]) == 0
     return parsed(folder / "runs" / "report-03.html")
+
+
+def test_training_runs_are_listed_with_the_ranks_and_threads_that_made_them(lab):
+    folder = lab([*good_cells(), text("python -m labkit.train glue")])
+    run = {"world_size": 2, "backend": "gloo", "devices": ["cpu", "cpu"], "threads_per_rank": 3}
+    for name, task in (("one", "glue"), ("other", "translate")):
+        (folder / "runs" / name).mkdir(parents=True)
+        merged = json.dumps(run | {"command": f"python -m labkit.train {task} --epochs 1"})
+        (folder / "runs" / name / "merged.json").write_text(merged)
+    assert cli.main(["report", "03", "--no-pdf"]) == 0
+    words = words_of(parsed(folder / "runs" / "report-03.html"))
+    assert "runs/one , 2 on gloo: cpu, cpu, CPU threads each: 3" in words.replace("runs/one,", "runs/one ,")
+    assert "labkit.train glue --epochs 1" in words and "runs/other" not in words
 
 
 # --- what is wrong is said before anything is written ---------------------------------------------
