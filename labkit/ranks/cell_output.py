@@ -89,8 +89,8 @@ class CellDisplay:
 
     def _overwritten(self) -> str:
         """Return the lines that ranks overwrite, as one that can be overwritten in its turn."""
-        if not (in_notebook() or sys.stdout.isatty()):
-            return ""
+        if not in_notebook() and (_is_closed(sys.stdout) or not getattr(sys.stdout, "isatty", bool)()):
+            return ""  # nothing can be overwritten there
         return "  ".join(f"[rank {rank}] {text}" for rank, text in sorted(self._unfinished.items()) if text)
 
     def shown(self, rank: int, shown: Shown) -> None:

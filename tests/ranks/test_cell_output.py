@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -161,6 +162,13 @@ def test_lines_that_ranks_overwrite_stand_below_all_others_with_their_ranks(caps
         display.lines(1, ["step 8"])
     shown += capsys.readouterr().out
     assert seen(shown) == ["[rank 1] hello", "[rank 0] step 9", "[rank 1] step 8", ""]
+
+
+@pytest.mark.parametrize("stdout", [None, SimpleNamespace(write=lambda text: None)], ids=["none", "no terminal's"])
+def test_where_there_is_no_terminal_an_overwritten_line_is_no_error(stdout, monkeypatch):
+    monkeypatch.setattr("sys.stdout", stdout)
+    with CellDisplay() as display:
+        display.lines(0, [], "step 1")
 
 
 def test_into_a_file_only_whole_lines_are_written(capsys, monkeypatch):
