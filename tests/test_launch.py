@@ -2,7 +2,9 @@
 
 import ctypes
 import functools
+import itertools
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -12,6 +14,7 @@ import time
 import warnings
 from types import ModuleType, SimpleNamespace
 
+import numpy
 import psutil
 import pytest
 import torch
@@ -422,6 +425,27 @@ def test_kept_outputs_are_in_rank_order_and_without_bars(capsys, monkeypatch):
     assert err == ""
 
 
+# --- random numbers -------------------------------------------------------------------------------
+
+
+def unseeded():
+    return torch.randn(1).item(), torch.nn.Linear(1, 1).weight.item(), numpy.random.rand(), random.random()
+
+
+def test_without_a_seed_no_rank_of_any_launch_draws_the_numbers_of_another_and_with_one_all_draw_the_same():
+    with workers() as ranks:
+        drawn = [
+            *launch(unseeded).values,
+            *launch(unseeded).values,
+            *ranks.run(unseeded).values,
+            *ranks.run(unseeded).values,
+        ]
+        seeds = [*ranks.run(torch.initial_seed).values, *launch(torch.initial_seed).values, torch.initial_seed()]
+        seeded = ranks.run(lambda: (torch.manual_seed(3), torch.randn(2))[1]).values
+    assert len({*itertools.chain(*drawn)}) == 4 * len(drawn) and len({*seeds}) == len(seeds)
+    assert torch.equal(*seeded) and torch.equal(seeded[0], torch.randn(2, generator=torch.Generator().manual_seed(3)))
+
+
 # --- what they return -----------------------------------------------------------------------------
 
 
@@ -456,6 +480,8 @@ TENSORS = {
     "complex, conjugated": torch.tensor([1 + 2j, 3 - 1j]).conj(),
     "transposed": torch.arange(6).reshape(2, 3).T,
     "expanded": torch.ones(1, 3).expand(4, 3),
+    "one number with a stride": torch.full((1, 7), 3.0)[:, 0],
+    "none with a stride": torch.ones(0, 7)[:, 0],
     "sparse": torch.eye(3).to_sparse(),
     "quantized": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
     "meta": torch.empty(2, device="meta"),

@@ -448,7 +448,7 @@ def test_a_message_has_a_tag_and_a_sender_whichever_is_received_first(ranks):
             works = [dist.isend(torch.tensor([10.0 * tag]), 2, tag=tag) for tag in (1, 2)]
             return [work.wait() for work in works]
         if rank == 1:
-            return dist.send(torch.full((1,), 5.0), 2)
+            return dist.send(torch.full((1, 7), 5.0)[:, 0], 2)  # one number with a stride
         senders = [dist.recv(got[2], 0, tag=2), dist.recv(got[1], 0, tag=1), dist.recv(got[0])]
         return senders, [x.item() for x in got.values()]
 

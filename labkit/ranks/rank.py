@@ -184,14 +184,12 @@ class Rank:
         import torch
         import torch.distributed as dist
 
-        from labkit.ranks.work_log import WORK_LOG
+        from labkit.ranks.work_log import WORK_LOG, refuse_gaps
 
         config = self.config
         if self.store is None:
             warnings.filterwarnings("ignore", BARRIER_CHOOSES)
             torch.set_num_threads(config.threads)
-            if numpy := sys.modules.get("numpy"):
-                numpy.random.seed()  # a fork would share its state with the other ranks
             if config.device.startswith("cuda"):
                 torch.cuda.set_device(torch.device(config.device))
                 # torch says it once, from autograd's thread, when a GPU's first op there is a
@@ -200,6 +198,7 @@ class Rank:
             else:  # torch looks for GPUs in the first backward pass, and says what is wrong with them
                 warnings.filterwarnings("ignore", "CUDA initialization")
             self._watch.log = WORK_LOG
+            refuse_gaps(dist.ProcessGroup)
             if config.link is None:  # an emulated one has a class of its own, over torch's
                 WORK_LOG.watch(dist.ProcessGroup)
             if config.cells:
@@ -221,7 +220,9 @@ class Rank:
                 world_size=config.world_size,
             )
             self._wait_for_all(store)
-            WORK_LOG.begin(type(dist.GroupMember.WORLD))
+            kind: type = type(dist.GroupMember.WORLD)
+            WORK_LOG.begin(kind)
+            refuse_gaps(kind)
 
     def _meet(self) -> Any:
         """Return the store through which the ranks meet; rank 0 serves it, on loopback only.

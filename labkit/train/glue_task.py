@@ -19,6 +19,7 @@ import torch.distributed as dist
 from labkit import models
 from labkit.base.files import write_atomically
 from labkit.base.rendezvous import MeetingError
+from labkit.base.tensors import as_bytes, laid_out
 from labkit.base.texts import listed
 from labkit.data.sources import source_in_words
 from labkit.train import entailment
@@ -273,7 +274,7 @@ def fingerprint(module: torch.nn.Module) -> str:
     digest = hashlib.sha256()
     for name, parameter in module.named_parameters():
         digest.update(name.encode())
-        digest.update(parameter.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(as_bytes(laid_out(parameter.cpu())).numpy().tobytes())
     return digest.hexdigest()[:12]
 
 
