@@ -252,6 +252,10 @@ def test_an_all_to_all_of_uneven_parts_takes_as_long_as_its_largest_port(ranks):
     assert min(sent, received) - start >= ALPHA_S + BYTES / BETA
 
 
+def test_an_all_to_all_of_nothing_is_over_once_all_have_joined(ranks):
+    assert ranks().run(lambda: dist.all_to_all_single(torch.zeros(0), torch.zeros(0))).values == [None, None]
+
+
 def test_a_subgroup_has_its_own_ranks_and_its_own_time(ranks):
     def within_ranks_0_and_2():
         group, x, took_ns = dist.new_group([0, 2]), None, 0

@@ -48,6 +48,7 @@ class Done(NamedTuple):
     group_state: tuple[int, ...] | None  # see Rank._group_state
     value: Buffer = b""
     calls: int = 0  # of the notebook, so far: this answers the last
+    unsent: str = ""  # why there is no value
 
 
 class Failed(NamedTuple):

@@ -20,7 +20,7 @@ from labkit.base.consequence import is_consequence
 from labkit.base.rendezvous import without_name_server
 from labkit.ranks import messages, pickling
 from labkit.ranks.call_reader import CallReader
-from labkit.ranks.errors import explain_pickling, format_error, message_of
+from labkit.ranks.errors import advice, format_error, message_of
 from labkit.ranks.messages import Done, Failed, Message, encode
 from labkit.ranks.rank_config import CallerEnvironment, GroupNumber, RankConfig
 from labkit.ranks.rank_state import RankWatch
@@ -101,7 +101,8 @@ class Rank:
             if self.config.device.startswith("cuda"):
                 trace.synchronize()  # that is part of the run, and so is what fails there
             rows = recorder.finish()
-            done = Done(rows, recorder.notes, self._group_state(), self._pack(value, fn))
+            packed, unsent = self._pack(value, fn)
+            done = Done(rows, recorder.notes, self._group_state(), packed, unsent=unsent)
             self._leave_call()
             self._reply(done)
         except BaseException as error:  # SystemExit too: the rank stays until the notebook has heard of it
@@ -113,8 +114,7 @@ class Rank:
                 self._leave_call()
             self._end_a_forked_copy(error)
             recorder.discard()
-            explain_pickling(error)
-            what = type(error).__name__, message_of(error), format_error(error)
+            what = type(error).__name__, message_of(error) + advice(error), format_error(error)
             self._reply(Failed(caught_ns, *what, is_consequence(error), self._state_after_failure()))
 
     def _leave_call(self) -> None:
@@ -146,14 +146,17 @@ class Rank:
         _flush()
         os._exit(status & 0xFF)
 
-    def _pack(self, value: Any, fn: Any) -> bytes:
+    def _pack(self, value: Any, fn: Any) -> tuple[bytes, str]:
+        """Return the value pickled, or why it cannot be: the other ranks may have sent theirs."""
         try:
-            return pickling.dumps(value)
+            return pickling.dumps(value), ""
         except Exception as error:
-            name = getattr(fn, "__name__", "fn")
-            raise TypeError(
-                f"{name} returned what cannot be sent back: {pickling.explain({'the value': value}, error)}"
-            ) from None
+            reason = pickling.explain({"the value": value}, error)
+            if self.config.cells:
+                raise TypeError(
+                    f"{getattr(fn, '__name__', 'fn')} returned what cannot be sent back: {reason}"
+                ) from None
+            return b"", f"{reason}. None of its lines has run" if pickling.is_lazy(value) else reason
 
     def _end_waits(self, firmly: bool) -> None:
         """Have what waits for other ranks raise: collectives, or ``firmly`` the store's as well."""

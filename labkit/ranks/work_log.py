@@ -33,6 +33,7 @@ from labkit.ranks.frames import is_readers, readers_frame
 from labkit.ranks.messages import ANY, NOWHERE, Begun, Place
 
 MAX_COLLECTIVES = 40  # that a rank tells, the last
+MAX_MESSAGES = 1000  # kinds of messages that are kept: a program may give each step a tag of its own
 _MESSAGES = {"send", "recv", "recv_anysource"}
 _COALESCING = {"_start_coalescing", "_end_coalescing"}
 
@@ -136,8 +137,10 @@ class WorkLog:
         key = (group_name, name, peer, tag)
         with self._lock:
             self._n_messages += 1
-            if (messages := self._messages.get(key)) is None:
-                messages = self._messages[key] = _Messages(group_name, peer, _ranks_of(group))
+            if (messages := self._messages.pop(key, None)) is None:
+                messages = _Messages(group_name, peer, _ranks_of(group))
+                self._forget_oldest()
+            self._messages[key] = messages  # the last of all
             messages.number += 1
             messages.shape, messages.dtype = tensor.shape, tensor.dtype
             messages.is_on_gpu = tensor.device.type == "cuda"
@@ -146,6 +149,12 @@ class WorkLog:
                 backend, coalesces = self._backend_of(group, tensor.device)
                 self._uncounted[backend] += self._started.pop(backend, 0) if coalesces else 1
         return messages
+
+    def _forget_oldest(self) -> None:
+        """Forget the kind of messages that was used least recently and that nothing waits for."""
+        if len(self._messages) >= MAX_MESSAGES:
+            done = (key for key, each in self._messages.items() if not each.waits)
+            self._messages.pop(next(done, None), None)  # type: ignore[arg-type]
 
     def _backend_of(self, group: Any, device: torch.device) -> tuple[type, bool]:
         """Return the kind of backend that the default group has for a device; does it coalesce?"""
