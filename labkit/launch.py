@@ -80,7 +80,8 @@ def workers(
 
 
 def launch(
-    fn: Callable[..., Any],
+    fn: Callable[..., Any] | None = None,
+    /,
     *args: Any,
     world_size: int = 2,
     backend: str = "auto",
@@ -118,7 +119,9 @@ def launch(
     left behind.
     """
     __tracebackhide__ = True
+    fn = kwargs.pop("fn", None) if fn is None else fn  # by name, as in launch(fn=train)
     check_call(fn, args, kwargs)
+    assert fn is not None
     check_folders()
     plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with, check_collectives)
     _check_link_is_slower(plan)
@@ -190,6 +193,7 @@ def progress(iterable: Iterable[T], desc: str = "") -> Iterator[T]:
     In ranks: one bar in the cell, as far as the slowest rank. Loops with the same ``desc`` share a
     bar one after the other, and one inside another has its own.
     """
+    desc = "" if desc is None else str(desc)
     total = len(iterable) if isinstance(iterable, Sized) else None
     if rank.current is None:
         from tqdm.auto import tqdm

@@ -308,7 +308,9 @@ def _exchanged(group: LinkGroup, outputs: Any, inputs: Any, *splits: Any) -> int
     n, most = group.size(), 0
     for i, tensors in enumerate((outputs, inputs)):
         rows = splits[i] if i < len(splits) and isinstance(splits[i], Sequence) else []
-        parts = [*tensors.split(rows or len(tensors) // n)] if isinstance(tensors, torch.Tensor) else tensors
+        if isinstance(tensors, torch.Tensor):
+            tensors = tensors.split(rows) if rows else tensors.tensor_split(n)
+        parts = [*tensors]
         most = max(most, _n_bytes(parts) - _n_bytes(parts[group.rank()]))
     return most * n // max(n - 1, 1)
 

@@ -2,7 +2,10 @@
 
 import ctypes
 import functools
+import itertools
+import linecache
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -12,17 +15,20 @@ import time
 import warnings
 from types import ModuleType, SimpleNamespace
 
+import numpy
 import psutil
 import pytest
 import torch
 import torch.distributed as dist
 from rank_functions import rank_and_sum
+from tqdm import tqdm
 
 import labkit
 from labkit.base import machine
 from labkit.cost import ETHERNET_1G
 from labkit.launch import RankError, device, launch, progress, workers
-from labkit.ranks import pickling, plan, server_handle
+from labkit.ranks import pickling, plan, rank_config, server_handle
+from labkit.ranks.rank_config import CallerEnvironment
 
 # --- refused before anything starts ---------------------------------------------------------------
 
@@ -49,6 +55,8 @@ REFUSED_OPTIONS = [
     ({"backend": "mpi"}, ValueError, "backend is 'mpi', expected one of 'auto', 'gloo', 'nccl'"),
     ({"timeout_s": 0}, ValueError, "timeout_s is 0, expected seconds"),
     ({"threads": 0}, ValueError, "threads is 0, expected"),
+    ({"threads": 10**6}, ValueError, "threads is 1000000, expected a whole number of threads per rank, 1 to 1024"),
+    ({"world_size": True}, TypeError, "world_size is True, expected a whole number of ranks"),
     (
         {"link": ETHERNET_1G, "backend": "nccl"},
         ValueError,
@@ -68,6 +76,31 @@ def test_an_option_out_of_range_is_refused_by_name(no_rank_starts, options, erro
 
 
 LOCK = threading.Lock()
+
+
+def losses():
+    yield 1.0
+
+
+async def job():
+    return 1.0
+
+
+class Trainer:
+    async def __call__(self):
+        return 1.0
+
+
+def with_an_empty_cell():
+    def inner():
+        return before, the_lock
+
+    the_lock = LOCK
+    if LOCK is None:
+        before = 1
+    return inner
+
+
 WAY_OUT = r"parameter named '{0}'.*functools.partial\(<lambda>, {0}="
 REFUSED_CALLS = [
     (((0, 1),), {}, r"fn is \(0, 1\), expected a function"),
@@ -84,6 +117,11 @@ REFUSED_CALLS = [
     ),
     ((lambda key: None,), {"key": LOCK}, r"argument 'key' is a _thread\.lock"),
     (((lambda lock: lambda: lock)(LOCK),), {}, r"<lambda>'s variable lock is a _thread\.lock"),
+    ((with_an_empty_cell(),), {}, r"inner's variable the_lock is a _thread\.lock"),
+    ((losses,), {}, "losses is a generator function: to call it runs none of its lines"),
+    ((functools.partial(job),), {}, "is a coroutine function"),
+    ((Trainer(),), {}, "is a coroutine function"),
+    ((len, tqdm([], disable=True)), {}, "argument 0 is a tqdm.*a bar belongs to its process: make it in the function"),
 ]
 
 
@@ -329,7 +367,65 @@ def test_a_function_of_a_module_that_no_rank_can_import_travels_by_value(monkeyp
     module.__file__ = "elsewhere.py"
     exec("offset = 5\ndef add(x):\n    return x + offset", vars(module))
     monkeypatch.setitem(sys.modules, "elsewhere", module)
-    assert launch(module.add, 1, world_size=1, init=False).values == [6]
+    with workers(world_size=numpy.int64(1), threads=numpy.int32(1), timeout_s=numpy.float32(60), init=False) as ranks:
+        assert ranks.run(module.add, 1).values == [6]
+        assert ranks.run(functools.partial(functools.partial(module.add), 1)).values == [6]
+        assert ranks.run(functools.partial(called, module.add), 1).values == [6]
+        assert ranks.run(called, module.add, 1).values == [6]
+
+
+def called(fn, x):
+    return fn(x)
+
+
+def takes_an_option(backend):
+    return backend
+
+
+@functools.lru_cache(maxsize=9)
+def fibonacci(n):
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+
+def test_a_call_may_name_what_launch_names_and_a_cached_function_travels(monkeypatch):
+    assert (
+        launch(called, fn=abs, x=-1, world_size=1, init=False).values == launch(fn=one, world_size=1, init=False).values
+    )
+    monkeypatch.setattr(fibonacci, "__module__", "__main__")  # as in a cell
+    with workers(world_size=1, init=False) as ranks:
+        assert ranks.run(takes_an_option, backend="x").values == ["x"]
+        assert ranks.run(called, fn=fibonacci, x=20).values == [6765]
+        ((maxsize, size),) = ranks.run(
+            lambda: (fibonacci.cache_parameters()["maxsize"], fibonacci.cache_info().currsize)
+        ).values
+    assert (maxsize, size) == (9, 0)
+
+
+def one():
+    return 1
+
+
+def test_what_other_threads_do_to_sources_and_variables_meanwhile_does_no_harm(monkeypatch):
+    def another_thread_reads_a_file(name):
+        linecache.cache[f"{name}, {len(linecache.cache)}"] = (1, None, [], "")
+        os.environ.pop("LABKIT_GONE", None)
+        return False
+
+    monkeypatch.setenv("LABKIT_GONE", "1")
+    monkeypatch.setattr(linecache, "cache", {"<cell>": (2, None, ["1"], "<cell>")})
+    monkeypatch.setattr(os.path, "exists", another_thread_reads_a_file)
+    assert CallerEnvironment.here().cell_sources == {"<cell>": ["1"]}
+
+
+def test_a_notebooks_rank_has_no_arguments_as_those_are_its_kernels(monkeypatch):
+    for argv, in_rank in (
+        (["/x/ipykernel_launcher.py", "-f", "kernel.json"], [""]),
+        (["/x/colab_kernel_launcher.py", "-f", "kernel.json"], [""]),
+        (["train.py", "--lr", "1"], ["train.py", "--lr", "1"]),
+    ):
+        monkeypatch.setattr(sys, "argv", argv)
+        monkeypatch.setattr(rank_config, "in_notebook", lambda: True)
+        assert CallerEnvironment.here().argv == in_rank
 
 
 # --- what they print ------------------------------------------------------------------------------
@@ -422,6 +518,27 @@ def test_kept_outputs_are_in_rank_order_and_without_bars(capsys, monkeypatch):
     assert err == ""
 
 
+# --- random numbers -------------------------------------------------------------------------------
+
+
+def unseeded():
+    return torch.randn(1).item(), torch.nn.Linear(1, 1).weight.item(), numpy.random.rand(), random.random()
+
+
+def test_without_a_seed_no_rank_of_any_launch_draws_the_numbers_of_another_and_with_one_all_draw_the_same():
+    with workers() as ranks:
+        drawn = [
+            *launch(unseeded).values,
+            *launch(unseeded).values,
+            *ranks.run(unseeded).values,
+            *ranks.run(unseeded).values,
+        ]
+        seeds = [*ranks.run(torch.initial_seed).values, *launch(torch.initial_seed).values, torch.initial_seed()]
+        seeded = ranks.run(lambda: (torch.manual_seed(3), torch.randn(2))[1]).values
+    assert len({*itertools.chain(*drawn)}) == 4 * len(drawn) and len({*seeds}) == len(seeds)
+    assert torch.equal(*seeded) and torch.equal(seeded[0], torch.randn(2, generator=torch.Generator().manual_seed(3)))
+
+
 # --- what they return -----------------------------------------------------------------------------
 
 
@@ -431,6 +548,38 @@ def test_a_value_that_cannot_be_sent_is_named():
     ) as error:
         launch(lambda: {"lock": threading.Lock()}, world_size=1)
     assert (error.value.rank, error.value.error_type) == (0, "TypeError")
+
+
+def returns_its_model():
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    return (0.93, model) if dist.get_rank() == 1 else 0.5
+
+
+class Unreadable:
+    def __reduce__(self):
+        return __import__, ("not_there",)
+
+
+def test_a_value_that_cannot_be_had_names_rank_and_part_and_costs_neither_the_other_values_nor_the_ranks():
+    with workers() as ranks:
+        pids = ranks.run(os.getpid).values
+        for fn, said, values in (
+            (returns_its_model, r"rank 1 returned .*: the value\[1\] is a torch.*send its \.module", {0: 0.5}),
+            (
+                lambda: dist.get_rank() or (each for each in ()),
+                "rank 0 .*generator.* None of its lines has run",
+                {1: 1},
+            ),
+            (
+                lambda: dist.get_rank() or Unreadable(),
+                "rank 0 returned what cannot be made again here: ModuleN",
+                {1: 1},
+            ),
+        ):
+            with pytest.raises(RankError, match=said) as error:
+                ranks.run(fn)
+            assert error.value.values == values
+        assert ranks.run(os.getpid).values == pids
 
 
 def test_values_may_be_functions_objects_of_a_cells_classes_and_modules_with_gradients():
@@ -456,6 +605,8 @@ TENSORS = {
     "complex, conjugated": torch.tensor([1 + 2j, 3 - 1j]).conj(),
     "transposed": torch.arange(6).reshape(2, 3).T,
     "expanded": torch.ones(1, 3).expand(4, 3),
+    "one number with a stride": torch.full((1, 7), 3.0)[:, 0],
+    "none with a stride": torch.ones(0, 7)[:, 0],
     "sparse": torch.eye(3).to_sparse(),
     "quantized": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
     "meta": torch.empty(2, device="meta"),
@@ -486,6 +637,17 @@ def test_pickled_bytes_hold_no_export_of_a_buffer():
 
 
 # --- warm ranks -----------------------------------------------------------------------------------
+
+
+def test_warm_ranks_take_calls_from_several_threads_one_after_another():
+    values = []
+    with workers() as ranks:
+        threads = [threading.Thread(target=lambda k=k: values.append(ranks.run(lambda: k).values)) for k in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(values) == [[k, k] for k in range(6)]
 
 
 def test_warm_ranks_end_with_their_with_block_or_when_nobody_holds_them_any_more():

@@ -11,6 +11,7 @@ import io
 import math
 import multiprocessing
 import os
+import pickle
 import re
 import resource
 import signal
@@ -520,8 +521,8 @@ def test_a_function_that_multiprocessing_cannot_send_is_told_to_stand_in_a_modul
 
         pickle.dumps(lambda: 0)
 
-    assert "must stand in a module" in fails(starts_a_process, world_size=1).traceback
-    assert "must stand in a module" not in fails(pickles_by_itself, world_size=1).traceback
+    assert "must stand in a module" in str(fails(starts_a_process, world_size=1))
+    assert "must stand in a module" not in str(fails(pickles_by_itself, world_size=1))
 
 
 def test_of_two_ranks_that_die_the_first_is_named():
@@ -768,3 +769,25 @@ def test_killing_the_kernel_ends_its_ranks(kernel):  # the last of these tests: 
     process.kill()
     assert gone(ranks, 5.0)
     assert gone(family, 5.0)  # the fork server as well
+
+
+# --- what an error says, and keeps ----------------------------------------------------------------
+
+
+def forms_the_group():
+    dist.init_process_group("gloo")
+
+
+def test_a_function_that_forms_the_group_again_is_told_to_leave_the_line_out_and_its_error_can_be_pickled():
+    error = fails(forms_the_group)
+    assert "twice! The ranks have their process group already: leave the line out, or launch with init=False" in str(
+        error
+    )
+    copied = pickle.loads(pickle.dumps(error))
+    assert type(copied) is RankError and str(copied) == str(error) and vars(copied) == vars(error)
+
+
+def test_a_timeout_can_be_pickled_with_its_stacks():
+    error = LaunchTimeout(3.0, {0: "File x", 1: "File y"}, advice="Wait.")
+    copied = pickle.loads(pickle.dumps(error))
+    assert type(copied) is LaunchTimeout and str(copied) == str(error) and vars(copied) == vars(error)

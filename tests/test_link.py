@@ -252,6 +252,10 @@ def test_an_all_to_all_of_uneven_parts_takes_as_long_as_its_largest_port(ranks):
     assert min(sent, received) - start >= ALPHA_S + BYTES / BETA
 
 
+def test_an_all_to_all_of_nothing_is_over_once_all_have_joined(ranks):
+    assert ranks().run(lambda: dist.all_to_all_single(torch.zeros(0), torch.zeros(0))).values == [None, None]
+
+
 def test_a_subgroup_has_its_own_ranks_and_its_own_time(ranks):
     def within_ranks_0_and_2():
         group, x, took_ns = dist.new_group([0, 2]), None, 0
@@ -448,7 +452,7 @@ def test_a_message_has_a_tag_and_a_sender_whichever_is_received_first(ranks):
             works = [dist.isend(torch.tensor([10.0 * tag]), 2, tag=tag) for tag in (1, 2)]
             return [work.wait() for work in works]
         if rank == 1:
-            return dist.send(torch.full((1,), 5.0), 2)
+            return dist.send(torch.full((1, 7), 5.0)[:, 0], 2)  # one number with a stride
         senders = [dist.recv(got[2], 0, tag=2), dist.recv(got[1], 0, tag=1), dist.recv(got[0])]
         return senders, [x.item() for x in got.values()]
 

@@ -22,12 +22,13 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {"SGD": {"lr": 0.1, "momentum": 0.9}, "A
 
 
 def net() -> nn.Sequential:
-    """Seven parameters, of which one lies in memory as channels_last does."""
+    """Eight parameters: one lies in memory as channels_last does, one is a number with a stride."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         image = nn.Conv2d(2, 4, 3).to(memory_format=torch.channels_last)
         model = nn.Sequential(nn.Linear(10, 20), nn.Linear(20, 5), image, nn.Embedding(7, 3))
     model[1].bias.requires_grad_(False)
+    model[3].register_parameter("scale", nn.Parameter(torch.ones(1, 7)[:, 0]))
     return model
 
 

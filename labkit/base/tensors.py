@@ -14,7 +14,13 @@ def laid_out(tensor: Any) -> Any:
 
 
 def as_bytes(tensor: Any) -> Any:
-    """Return a contiguous tensor's memory, of whatever dtype, as a 1-D tensor of bytes."""
+    """Return a contiguous tensor's memory, of whatever dtype, as a 1-D tensor of bytes.
+
+    Raises ValueError for one that is not contiguous.
+    """
     import torch
 
-    return tensor.detach().view(-1).view(torch.uint8)
+    if not tensor.is_contiguous():
+        raise ValueError(f"a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} is not contiguous")
+    # Not view(-1), which keeps the stride that a single number may have.
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)

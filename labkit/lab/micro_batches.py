@@ -41,6 +41,7 @@ def in_turns(
 
 
 def _take_turns(make_pipeline: Callable[[int], ScheduledPipeline], cases: Sequence[Case], rounds: int) -> None:
+    torch.manual_seed(0)  # the first rank has the tokens, the last the same ones as targets
     trained = [(make_pipeline(case.n_micro), torch.randint(TOKENS, (case.rows, case.length))) for case in cases]
     for number, (pipeline, batch) in enumerate(trained * rounds):
         pipeline.next_step = number  # of its spans

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn  # else an optimizer imports it, and it keeps the group that is up, with gloo's threads, for ever
 
+from labkit.base.tensors import as_bytes
 from labkit.trace import span
 
 _IS_PIECE = "_labkit_is_piece"  # of a parameter that ShardedModel has cut
@@ -33,9 +34,9 @@ class Broadcast:
         if hasattr(tensor, _IS_PIECE):
             raise ValueError(f"a parameter {_NO_PIECES}")
         tensor = tensor.detach()
-        flat = tensor.view(-1) if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))
+        memory = as_bytes(tensor.as_strided((tensor.numel(),), (1,)))
         self._timing = span("broadcast", "comm", device=tensor.device, bytes=tensor.nbytes).begin()
-        self._work: Any = dist.broadcast(flat.view(torch.uint8), src=owner, async_op=True)
+        self._work: Any = dist.broadcast(memory, src=owner, async_op=True)
 
     def wait(self) -> None:
         """Wait until the owner's numbers are there. Raises what went wrong on the way."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import linecache
 import multiprocessing
 import os
@@ -14,6 +15,7 @@ import textwrap
 import traceback
 from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 from labkit.base.texts import listed, shorten
 from labkit.ranks.frames import is_readers
@@ -31,6 +33,7 @@ class RankError(RuntimeError):
     """A rank raised, or died.
 
     ``.rank``, ``.error_type`` (the exception's name, or such as ``"SIGKILL"``), ``.traceback``.
+    Where a rank only returned what cannot be sent, ``.values`` is ``{rank: value}`` of the others.
 
     The message is one line. The rank's traceback, with source lines, is shown below it, and for a
     rank that died also the last lines that it printed (``.last_lines``): C++ code gives its reason
@@ -40,10 +43,15 @@ class RankError(RuntimeError):
     def __init__(self, rank: int, error_type: str, message: str, traceback: str = "", last_lines: Sequence[str] = ()):
         super().__init__(f"rank {rank} {message}")
         self.rank, self.error_type, self.traceback, self.last_lines = rank, error_type, traceback, list(last_lines)
+        self.values: dict[int, Any] = {}
         if traceback:
             self.add_note(f"\n{traceback}")
         if last_lines:
             self.add_note("\n".join([f"\nThe last that rank {rank} printed:", *last_lines]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to pickle it: as it is, without a call of ``__init__``."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows: the rank's traceback, not the path through this file."""
@@ -88,6 +96,7 @@ class LaunchTimeout(RuntimeError):
             ranks = ", ".join(str(rank) for rank, other in stacks.items() if other == stack)
             self.add_note(f"\nrank{'s' * (',' in ranks)} {textwrap.shorten(ranks, 60, placeholder=' …')}:\n{stack}")
 
+    __reduce__ = RankError.__reduce__
     _render_traceback_ = RankError._render_traceback_
 
 
@@ -132,6 +141,7 @@ _PACKAGE = os.path.dirname(__file__) + os.sep
 _WORK_LOG = _PACKAGE + "work_log.py"  # between a call and torch's own method
 _SHELL = _PACKAGE + "shell.py"  # whose exit() a cell may call
 _IPYTHON = os.sep + os.path.join("IPython", "core", "")
+_DATA_LOADER = os.path.join("utils", "data", "dataloader.py")
 _MULTIPROCESSING = os.path.dirname(multiprocessing.__file__) + os.sep
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")  # what is not ASCII, in a dump
 
@@ -153,15 +163,26 @@ def format_error(error: BaseException) -> str:
     return "".join(shorten(part, MAX_MESSAGE_CHARACTERS) for part in parts).rstrip()
 
 
-def explain_pickling(error: BaseException) -> None:
-    """Add to an error why multiprocessing could not send a function to a process of its own."""
+def advice(error: BaseException) -> str:
+    """Return what to add to an error whose own words do not say what to do; else ""."""
+    if "initialize the default process group twice" in str(error):
+        return " The ranks have their process group already: leave the line out, or launch with init=False"
+    return _pickling_advice(error)
+
+
+def _pickling_advice(error: BaseException) -> str:
+    """Return why multiprocessing could not send a function or a data set to another process."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     by_name = isinstance(error, pickle.PicklingError | AttributeError) and "pickle" in str(error)
-    if by_name and any(file.startswith(_MULTIPROCESSING) for file in files):
-        error.add_note(
-            "multiprocessing sends a function by its name, and the new process imports it: it must stand in a module (a .py "
-            "file), at its top level, not in a cell and not in another function"
-        )
+    if not by_name or not any(file.startswith(_MULTIPROCESSING) for file in files):
+        return ""
+    loader = any(file.endswith(_DATA_LOADER) for file in files)
+    return (
+        ". multiprocessing sends a function or a class by its name, and the new process imports it: it must stand in a module "
+        "(a .py file), at its top level, not in a cell and not in another function"
+        + ", or give the DataLoader multiprocessing_context='fork'"
+        * loader
+    )
 
 
 def _skip_own_frames(tb: TracebackType | None) -> TracebackType | None:

@@ -68,6 +68,7 @@ class Done(NamedTuple):
     group_state: GroupState | None  # None: the group is gone
     value: Buffer = b""
     calls: int = 0  # of the notebook, so far: this answers the last
+    unsent: str = ""  # why there is no value
 
 
 class Failed(NamedTuple):

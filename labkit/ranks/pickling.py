@@ -5,13 +5,17 @@ What cannot be pickled is named.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import inspect
 import io
 import marshal
 import pickle
 import pkgutil
 import sys
+import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import cloudpickle
@@ -29,6 +33,10 @@ class _Pickler(cloudpickle.Pickler):
             # Such as torch.ops. cloudpickle sends it along with a function that uses torch and an
             # .ops of anything, and takes a module whose class is not ModuleType for an object.
             return pkgutil.resolve_name, (obj.__name__,)
+        if isinstance(obj, functools._lru_cache_wrapper) and not _is_found(obj):
+            return _cached, (obj.__wrapped__, obj.cache_parameters())
+        if (refused := _refused(obj)) is not None:
+            raise TypeError(refused)
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(obj, torch.Tensor) or obj.device.type == "meta":
             return super().reducer_override(obj)
@@ -49,6 +57,37 @@ def _tensor(content: bytearray, dtype: Any, shape: Any, requires_grad: bool) -> 
 
     tensor = torch.frombuffer(content, dtype=torch.uint8).view(dtype).reshape(shape)
     return tensor.requires_grad_(requires_grad) if dtype.is_floating_point or dtype.is_complex else tensor
+
+
+def _cached(fn: Any, parameters: dict[str, Any]) -> Any:
+    """Return a function with a cache of its own, as functools.lru_cache makes it."""
+    return functools.lru_cache(**parameters)(fn)
+
+
+def _is_found(obj: Any) -> bool:
+    """Return whether a rank finds it by its name, as it is no cell's."""
+    name = getattr(obj, "__module__", None)
+    if name is None or name == "__main__" or name in cloudpickle.list_registry_pickle_by_value():
+        return False
+    try:
+        return pkgutil.resolve_name(f"{name}:{obj.__qualname__}") is obj
+    except (ImportError, AttributeError, ValueError):
+        return False
+
+
+_IN_RANKS_ONLY = {
+    (
+        "torch.nn.parallel.distributed",
+        "DistributedDataParallel",
+    ): "it needs its process group: send its .module or state_dict()",
+    ("tqdm.std", "tqdm"): "a bar belongs to its process: make it in the function, or use labkit.launch.progress",
+}
+
+
+def _refused(obj: Any) -> str | None:
+    """Return why an object is of no use where it would arrive, if so."""
+    kinds = ((cls.__module__, cls.__qualname__) for cls in type(obj).__mro__)
+    return next((_IN_RANKS_ONLY[kind] for kind in kinds if kind in _IN_RANKS_ONLY), None)
 
 
 def _has_a_name(module: types.ModuleType) -> bool:
@@ -73,17 +112,22 @@ def dumps(obj: Any) -> bytes:
 loads = pickle.loads
 
 
+def is_lazy(value: Any) -> bool:
+    """Return whether it is a generator or a coroutine, which is closed so that nothing warns."""
+    if inspect.iscoroutine(value):
+        value.close()
+    return inspect.isgenerator(value) or inspect.iscoroutine(value) or inspect.isasyncgen(value)
+
+
 def dumps_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """Return the call as bytes.
 
-    A function from a module that no rank could import travels by value, like one typed in a cell.
+    A function from a module that no rank could import travels by value, like one typed in a cell,
+    also in a partial or as an argument.
     """
-    module = sys.modules.get(getattr(fn, "__module__", None) or "")
-    by_value = module is not None and not _importable(module)
-    if by_value:
-        cloudpickle.register_pickle_by_value(module)
     try:
-        return dumps((fn, args, kwargs))
+        with _by_value([fn, *args, *kwargs.values()]):
+            return dumps((fn, args, kwargs))
     except Exception as error:
         name = getattr(fn, "__name__", type(fn).__name__)
         parts = (
@@ -92,9 +136,36 @@ def dumps_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
             | {f"argument {k!r}": v for k, v in kwargs.items()}
         )
         raise TypeError(f"launch: {name} cannot be sent to the ranks: {explain(parts, error)}") from error
-    finally:
-        if by_value:
-            cloudpickle.unregister_pickle_by_value(module)
+
+
+_registering = threading.Lock()  # cloudpickle's registry is one for all threads
+
+
+@contextlib.contextmanager
+def _by_value(parts: list[Any]) -> Iterator[None]:
+    """Have the modules of these objects travel by value where no rank could import them."""
+    modules = {sys.modules.get(name) for name in _modules_of(parts)} - {None}
+    unknown = [module for module in modules if module is not None and not _importable(module)]
+    if not unknown:
+        yield
+        return
+    with _registering:
+        for module in unknown:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            yield
+        finally:
+            for module in unknown:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _modules_of(parts: Iterable[Any]) -> Iterator[str]:
+    """Yield the names of the modules of objects, and of what a partial binds."""
+    for part in parts:
+        if isinstance(part, functools.partial):
+            yield from _modules_of([part.func, *part.args, *part.keywords.values()])
+        elif isinstance(name := getattr(part, "__module__", None), str):
+            yield name
 
 
 def _importable(module: types.ModuleType) -> bool:
@@ -124,6 +195,8 @@ def _failure(obj: Any) -> str | None:
 
 def _descend(path: str, obj: Any, reason: str, seen: set[int]) -> tuple[str, Any, str]:
     seen.add(id(obj))
+    if _refused(obj) is not None:  # it says why, and its parts say less
+        return path, obj, reason
     for inner_path, inner in _parts(path, obj):
         if id(inner) not in seen and (inner_reason := _failure(inner)) is not None:
             return _descend(inner_path, inner, inner_reason, seen)
@@ -134,7 +207,8 @@ def _parts(path: str, obj: Any) -> Iterator[tuple[str, Any]]:
     """Yield the objects that would be pickled along with this one, each with the path to it."""
     if isinstance(obj, types.FunctionType):
         for name, cell in zip(obj.__code__.co_freevars, obj.__closure__ or (), strict=True):
-            yield f"{path}'s variable {name}", cell.cell_contents
+            if cell != types.CellType():  # it has a value
+                yield f"{path}'s variable {name}", cell.cell_contents
         for name in obj.__code__.co_names:
             if name in obj.__globals__:
                 yield f"{path}'s global {name}", obj.__globals__[name]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+import operator
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +16,7 @@ from labkit.ranks.rank_config import RankConfig
 
 BACKENDS = ("auto", "gloo", "nccl")
 
+MAX_THREADS = 1024  # of a rank: a system refuses many more, once a rank has started
 MIN_BYTES_A_RANK = 12 << 20  # measured with 64 forked ranks and their gloo group (torch 2.13)
 
 
@@ -94,17 +97,17 @@ def decide(
     Raises a TypeError or ValueError that says what was given and what was expected.
     """
     __tracebackhide__ = True
-    _check_ranks("world_size", world_size)
+    world_size = _checked_ranks("world_size", world_size)
     if compared_with is not None:
-        _check_ranks("compared_with", compared_with)
+        compared_with = _checked_ranks("compared_with", compared_with)
     _check_memory(world_size)
     if backend not in BACKENDS:
         raise ValueError(f"launch: backend is {backend!r}, expected one of {', '.join(map(repr, BACKENDS))}")
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, numbers.Real) or not timeout_s > 0:
         raise ValueError(f"launch: timeout_s is {timeout_s!r}, expected seconds, more than 0")
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+    if threads is not None and not 1 <= (_whole(threads) or 0) <= MAX_THREADS:
         raise ValueError(
-            f"launch: threads is {threads!r}, expected a whole number of threads per rank, 1 or more, or None"
+            f"launch: threads is {threads!r}, expected a whole number of threads per rank, 1 to {MAX_THREADS}, or None"
         )
     if link is not None:
         _check_link(link, backend, init)
@@ -119,18 +122,29 @@ def decide(
     variables = [
         _variables(rank, chosen, gpus, gpus < world_size, hidden=backend == "auto") for rank in range(world_size)
     ]
-    threads = threads or max(1, machine.cores() // world_size)
+    threads = _whole(threads) or max(1, machine.cores() // world_size)
     checked = bool(check_collectives)
-    decided = (world_size, chosen, why, devices, timeout_s, threads, bool(init), variables, link, checked)
+    decided = (world_size, chosen, why, devices, float(timeout_s), threads, bool(init), variables, link, checked)
     return LaunchPlan(*decided, asked_backend=backend)
 
 
-def _check_ranks(name: str, number: Any) -> None:
+def _checked_ranks(name: str, number: Any) -> int:
+    """Return a number of ranks as an int, such as numpy's. TypeError, ValueError if it is none."""
     __tracebackhide__ = True
-    if isinstance(number, bool) or not isinstance(number, int):
+    ranks = _whole(number)
+    if ranks is None:
         raise TypeError(f"launch: {name} is {number!r}, expected a whole number of ranks, 1 or more")
-    if number < 1:
+    if ranks < 1:
         raise ValueError(f"launch: {name} is {number}, expected 1 or more")
+    return ranks
+
+
+def _whole(number: Any) -> int | None:
+    """Return a whole number as an int, whatever library's it is; None for anything else."""
+    try:
+        return None if isinstance(number, bool) else operator.index(number)
+    except TypeError:
+        return None
 
 
 def _check_memory(world_size: int) -> None:

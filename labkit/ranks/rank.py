@@ -21,7 +21,7 @@ from labkit.base.consequence import is_consequence
 from labkit.base.rendezvous import without_name_server
 from labkit.ranks import messages, pickling
 from labkit.ranks.call_reader import CallReader
-from labkit.ranks.errors import explain_pickling, format_error, message_of
+from labkit.ranks.errors import advice, format_error, message_of
 from labkit.ranks.loader_workers import clear_frames, workers_end_soon
 from labkit.ranks.messages import Done, Failed, GroupState, Message, encode
 from labkit.ranks.rank_config import CallerEnvironment, GroupNumber, RankConfig
@@ -111,7 +111,8 @@ class Rank:
             if self.config.device.startswith("cuda"):
                 trace.synchronize()  # that is part of the run, and so is what fails there
             rows = recorder.finish()
-            done = Done(rows, recorder.notes, self._group_state(), self._pack(value, fn))
+            packed, unsent = self._pack(value, fn)
+            done = Done(rows, recorder.notes, self._group_state(), packed, unsent=unsent)
             self._leave_call()
             self._reply(done)
         except BaseException as error:  # SystemExit too: the rank stays until the notebook has heard of it
@@ -123,8 +124,7 @@ class Rank:
                 self._leave_call()
             self._end_a_forked_copy(error)
             recorder.discard()
-            explain_pickling(error)
-            what = type(error).__name__, message_of(error), format_error(error)
+            what = type(error).__name__, message_of(error) + advice(error), format_error(error)
             self._reply(Failed(caught_ns, *what, is_consequence(error), self._state_after_failure()))
             if self.config.cells:
                 with workers_end_soon():
@@ -159,14 +159,17 @@ class Rank:
         _flush()
         os._exit(status & 0xFF)
 
-    def _pack(self, value: Any, fn: Any) -> bytes:
+    def _pack(self, value: Any, fn: Any) -> tuple[bytes, str]:
+        """Return the value pickled, or why it cannot be: the other ranks may have sent theirs."""
         try:
-            return pickling.dumps(value)
+            return pickling.dumps(value), ""
         except Exception as error:
-            name = getattr(fn, "__name__", "fn")
-            raise TypeError(
-                f"{name} returned what cannot be sent back: {pickling.explain({'the value': value}, error)}"
-            ) from None
+            reason = pickling.explain({"the value": value}, error)
+            if self.config.cells:
+                raise TypeError(
+                    f"{getattr(fn, '__name__', 'fn')} returned what cannot be sent back: {reason}"
+                ) from None
+            return b"", f"{reason}. None of its lines has run" if pickling.is_lazy(value) else reason
 
     def _end_waits(self, firmly: bool) -> None:
         """Have what waits for other ranks raise: collectives, or ``firmly`` the store's as well."""
@@ -199,14 +202,12 @@ class Rank:
         import torch
         import torch.distributed as dist
 
-        from labkit.ranks.work_log import WORK_LOG
+        from labkit.ranks.work_log import WORK_LOG, refuse_gaps
 
         config = self.config
         if self.store is None:
             warnings.filterwarnings("ignore", BARRIER_CHOOSES)
             torch.set_num_threads(config.threads)
-            if numpy := sys.modules.get("numpy"):
-                numpy.random.seed()  # a fork would share its state with the other ranks
             if config.device.startswith("cuda"):
                 torch.cuda.set_device(torch.device(config.device))
                 # torch says it once, from autograd's thread, when a GPU's first op there is a
@@ -215,6 +216,7 @@ class Rank:
             else:  # torch looks for GPUs in the first backward pass, and says what is wrong with them
                 warnings.filterwarnings("ignore", "CUDA initialization")
             self._watch.log = WORK_LOG
+            refuse_gaps(dist.ProcessGroup)
             if config.link is None:  # an emulated one has a class of its own, over torch's
                 WORK_LOG.watch(dist.ProcessGroup)
             if config.cells:
@@ -236,7 +238,9 @@ class Rank:
                 world_size=config.world_size,
             )
             self._wait_for_all(store)
-            WORK_LOG.begin(type(dist.GroupMember.WORLD))
+            kind: type = type(dist.GroupMember.WORLD)
+            WORK_LOG.begin(kind)
+            refuse_gaps(kind)
 
     def _meet(self) -> Any:
         """Return the store through which the ranks meet; rank 0 serves it, on loopback only.

@@ -8,6 +8,8 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, NamedTuple
 
+from labkit.base.notebook import in_notebook
+
 if TYPE_CHECKING:  # a rank without an emulated link need not wait for this import
     from labkit.cost import Link
 
@@ -69,9 +71,11 @@ class CallerEnvironment(NamedTuple):
     def here(cls) -> CallerEnvironment:
         """Return this process's own. FileNotFoundError if its directory has been deleted."""
         cells = {
-            name: entry[2] for name, entry in linecache.cache.items() if len(entry) == 4 and not os.path.exists(name)
+            name: entry[2]
+            for name, entry in linecache.cache.copy().items()  # a copy, as other threads fill it
+            if len(entry) == 4 and not os.path.exists(name)
         }
-        return cls(dict(os.environ), working_directory(), list(sys.path), list(sys.argv), cells)
+        return cls(environment(), working_directory(), list(sys.path), _arguments(), cells)
 
     def enter(self, config: RankConfig, last: CallerEnvironment | None = None) -> None:
         """Make them this process's own, with what ``config`` adds to the environment.
@@ -91,6 +95,17 @@ class CallerEnvironment(NamedTuple):
             sys.argv[:] = self.argv
         for name, lines in self.cell_sources.items():
             linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+
+
+def environment() -> dict[str, str]:
+    """Return the environment variables, whatever other threads do to them meanwhile."""
+    return {name: value for name in list(os.environ) if (value := os.environ.get(name)) is not None}
+
+
+def _arguments() -> list[str]:
+    """Return the command's arguments; a notebook has none, only its kernel's."""
+    kernels = in_notebook() and sys.argv and "kernel" in sys.argv[0]
+    return [""] if kernels else list(sys.argv)
 
 
 def working_directory() -> str:

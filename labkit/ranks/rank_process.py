@@ -30,6 +30,7 @@ def run(config: bytes | bytearray, connection: socket.socket, output: int, stack
     adopt_orphans()
     _die_before_the_notebook()
     _keep_freed_memory()
+    _draw_seeds()
     atexit._clear()  # what the preloaded packages have registered is the server's to run
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
     _redirect_output(output)
@@ -46,6 +47,17 @@ def _die_before_the_notebook() -> None:
     """Have Linux end this process, not the notebook, where memory runs out."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("1000")  # the maximum
+
+
+def _draw_seeds() -> None:
+    """Seed the generators that were forked, which would give every rank the same numbers.
+
+    A new process draws its seeds, too. Python's module does so by itself.
+    """
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.seed()  # a GPU's is made in the rank
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()
 
 
 def _keep_freed_memory() -> None:

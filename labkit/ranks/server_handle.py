@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import signal
 import socket
 import subprocess
@@ -14,7 +13,7 @@ from collections.abc import Mapping
 from multiprocessing import resource_tracker
 
 from labkit.ranks import fork_server, messages
-from labkit.ranks.rank_config import check_folders
+from labkit.ranks.rank_config import check_folders, environment
 from labkit.ranks.rank_process import STACKS_SIGNAL
 
 # torch first: ranks can start once the server has it. The others follow.
@@ -117,8 +116,8 @@ class ServerHandle:
 
     def _environment_at_import(self) -> Mapping[str, str]:
         if not self.fork:  # a fresh interpreter starts with all of it
-            return dict(os.environ)
-        return {k: v for k, v in os.environ.items() if k.startswith(_READ_AT_IMPORT) and k not in _SET_IN_RANKS}
+            return environment()
+        return {k: v for k, v in environment().items() if k.startswith(_READ_AT_IMPORT) and k not in _SET_IN_RANKS}
 
     def _start(self) -> None:
         check_folders()  # MKL ends a process that imports torch where it has been deleted

@@ -7,13 +7,15 @@ import functools
 import inspect
 import pickle
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from labkit import trace
 from labkit.ranks import pickling
 from labkit.ranks.cell_output import CellDisplay, show
+from labkit.ranks.errors import RankError
 from labkit.ranks.messages import Done
 from labkit.ranks.plan import LaunchPlan, decide
 from labkit.ranks.pool import LaunchCall, RankPool
@@ -40,8 +42,9 @@ class WarmRanks:
         self._plan, self._decode, self._max_printed = plan, decode, max_printed
         self._ranks: RankPool | None = None
         self._open = True
+        self._turn = threading.Lock()  # one call after another, from whatever threads
 
-    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Run:
+    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Run:
         """Run ``fn(*args, **kwargs)`` on every rank.
 
         A rank keeps its modules and globals from one run to the next.
@@ -52,11 +55,16 @@ class WarmRanks:
         __tracebackhide__ = True  # IPython shows the reader's frames, not this one
         if not self._open:
             raise RuntimeError("workers: these ranks ended with their with block; start new ones")
-        check_call(fn, args, kwargs)
+        check_call(fn, args, kwargs, options=())
         return self._run(fn, args, kwargs)
 
     def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
         """Run a call that has been checked. Nothing starts before it is packed."""
+        __tracebackhide__ = True
+        with self._turn:
+            return self._run_now(fn, args, kwargs)
+
+    def _run_now(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
         __tracebackhide__ = True
         since, start_ns = time.monotonic(), time.perf_counter_ns()
         packed = pickle.dumps(CallerEnvironment.here()), pickling.dumps_call(fn, args, kwargs)
@@ -69,8 +77,32 @@ class WarmRanks:
             raise
         seconds = time.monotonic() - since
         rows, notes = spans(dict(enumerate(answers)), start_ns)
-        values = [self._decode(answer.value) for answer in answers]
+        values = self._values(answers)
         return Run(values, seconds, self._plan, rows, notes, functools.partial(fn, *args, **kwargs))
+
+    def _values(self, answers: Sequence[Done]) -> list[Any]:
+        """Return each rank's value. RankError, with those of the others, if one cannot be had."""
+        __tracebackhide__ = True
+        values: dict[int, Any] = {}
+        lost: list[tuple[int, str, str]] = []
+        for rank, answer in enumerate(answers):
+            try:
+                values |= {} if answer.unsent else {rank: self._decode(answer.value)}
+                lost += (
+                    [(rank, "TypeError", f"returned what cannot be sent back: {answer.unsent}")]
+                    if answer.unsent
+                    else []
+                )
+            except Exception as error:
+                what = f"{type(error).__name__}: {error}"
+                lost.append((rank, type(error).__name__, f"returned what cannot be made again here: {what}"))
+        if lost:
+            rank, error_type, message = lost[0]
+            alike = f" (and so did rank {', '.join(str(each) for each, *_ in lost[1:])})" * (len(lost) > 1)
+            refused = RankError(rank, error_type, message + alike)
+            refused.values = values
+            raise refused
+        return list(values.values())
 
     def _started(self, since: float) -> RankPool:
         """Return the ranks, which are asked for if there are none, or none that can go on."""
@@ -108,18 +140,23 @@ def spans(answers: Mapping[int, Done], start_ns: int) -> tuple[list[tuple[Any, .
 _OPTIONS = tuple(inspect.signature(decide).parameters)  # which launch and workers take, too
 
 
-def check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse a call that could not work on any rank."""
+def check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Sequence[str] = _OPTIONS) -> None:
+    """Refuse a call that could not work on any rank; ``options`` are those of who calls."""
     __tracebackhide__ = True
     if not callable(fn):
         raise TypeError(f"launch: fn is {fn!r}, expected a function to run on each rank (without calling it yourself)")
+    name = getattr(fn, "__name__", repr(fn))
+    if (kind := _lazy(fn)) is not None:
+        raise TypeError(
+            f"launch: {name} is {kind}: to call it runs none of its lines. Launch a function that goes through it and returns "
+            "what it gives: list(...) of a generator, asyncio.run(...) of a coroutine"
+        )
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):  # some builtins tell nothing of their parameters
         return
     bound = fn.keywords if isinstance(fn, functools.partial) else {}
-    name = getattr(fn, "__name__", repr(fn))
-    if taken := [option for option in _OPTIONS if option in signature.parameters and option not in bound]:
+    if taken := [option for option in options if option in signature.parameters and option not in bound]:
         raise TypeError(
             f"launch: {name} has a parameter named {taken[0]!r}, which launch itself takes. "
             f"Bind it first: launch(functools.partial({name}, {taken[0]}=...), ...)"
@@ -127,15 +164,25 @@ def check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        hint = _hint(signature, args, kwargs)
+        hint = _hint(signature, args, kwargs, options)
         raise TypeError(f"launch: {name}{signature} cannot be called with what was given: {error}{hint}") from None
 
 
-def _hint(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _lazy(fn: Any) -> str | None:
+    """Return what a call of ``fn`` would give instead of running it, if so."""
+    for each in (fn, inspect.getattr_static(type(fn), "__call__", None)):
+        if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
+            return "a generator function"
+        if inspect.iscoroutinefunction(each):
+            return "a coroutine function (async def)"
+    return None
+
+
+def _hint(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any], options: Sequence[str]) -> str:
     """Return what was perhaps meant by a call that does not fit: a misspelt option, or ranks."""
     for name in kwargs.keys() - signature.parameters.keys():
-        if close := difflib.get_close_matches(name, _OPTIONS, n=1):
+        if close := difflib.get_close_matches(name, options, n=1):
             return f". Did you mean {close[0]}=...?"
-    if len(args) == 1 and not signature.parameters and isinstance(args[0], int):
+    if options and len(args) == 1 and not signature.parameters and isinstance(args[0], int):
         return f". Did you mean world_size={args[0]}? What follows fn is passed on to it"
     return ""

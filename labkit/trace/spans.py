@@ -9,21 +9,25 @@ Where something is to be timed:
 from __future__ import annotations
 
 import contextlib
+import numbers
+import operator
 import os
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from labkit.trace import gpu_time
 from labkit.trace.gpu_time import GpuClock, Mark
-from labkit.trace.table import LANES, Row, event_table, rank_events, timings
+from labkit.trace.table import LABELS, LANES, Row, event_table, rank_events, timings
 
 if TYPE_CHECKING:
     import pandas as pd
     import torch
 
 _recorders: tuple[Recorder, ...] = ()  # those that are running; replaced, never mutated, so threads need no lock
+
+_MAX_LABEL = 2**63 - 1  # a column of the table has 64 bits
 
 _paused = 0  # blocks of pause() that are running
 
@@ -44,7 +48,8 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
     synchronises. ``device`` names another one that does the work, such as a stage's; on a CPU, and
     in the lane ``"host"``, it is the CPU's clock.
 
-    Raises ValueError for an unknown lane and TypeError for an unknown label.
+    Raises ValueError for an unknown lane, TypeError for an unknown label or one that is not a whole
+    number. A whole number of another kind, such as 4000.0 or a numpy integer, is taken.
     """
 
     __slots__ = ("_device", "_labels", "_lane", "_start")
@@ -64,7 +69,10 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
         if lane not in LANES:
             raise ValueError(f"span({name!r}): lane is {lane!r}, expected one of {', '.join(LANES)}")
         self._lane, self._device = lane, device
-        self._labels = (name, step, stage, micro_batch, bucket, bytes)
+        labels = [step, stage, micro_batch, bucket, bytes]
+        if not all(label is None or (type(label) is int and abs(label) <= _MAX_LABEL) for label in labels):
+            labels = [_whole(name, *each) for each in zip(LABELS, labels, strict=True)]
+        self._labels = (str(name), *labels)
 
     def __enter__(self) -> span:
         return self.begin()
@@ -89,6 +97,19 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
     def _mark(self, of_process: torch.device) -> int | Mark:
         device = of_process if self._device is None else self._device
         return gpu_time.mark(device) if str(device).startswith("cuda") else _clock()
+
+
+def _whole(name: str, label: str, value: Any) -> int | None:
+    """Return a label as an int, None as it is. TypeError if it is not a whole number."""
+    if value is None:
+        return None
+    try:
+        is_whole = isinstance(value, numbers.Real) and float(value).is_integer()
+        if abs(label_number := int(value) if is_whole else operator.index(value)) <= _MAX_LABEL:
+            return label_number
+    except (TypeError, OverflowError):
+        pass
+    raise TypeError(f"span({name!r}): {label} is {value!r:.60}, expected a whole number of 64 bits, or None")
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from torch import nn
 from labkit import models
 from labkit.base.files import write_atomically
 from labkit.base.rendezvous import MeetingError
+from labkit.base.tensors import as_bytes, laid_out
 from labkit.base.texts import listed
 from labkit.data.sources import source_in_words
 from labkit.train import entailment
@@ -309,7 +310,7 @@ def fingerprint(module: torch.nn.Module) -> str:
     digest = hashlib.sha256()
     for name, parameter in module.named_parameters():
         digest.update(name.encode())
-        digest.update(parameter.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(as_bytes(laid_out(parameter.cpu())).numpy().tobytes())
     return digest.hexdigest()[:12]
 
 

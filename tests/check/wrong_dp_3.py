@@ -27,9 +27,12 @@ WRONG = {
         "goes through the last rank": ("{'gather (rank 2)'", ("if rank == 0", "if rank == 2"), *FROM_LAST),
     },
     claims.any_strides_do: {
-        "ignores strides": ("on rank 0, the gradient of first.weight", (GRADIENT, "gradient = parameter.grad")),
+        "leaves the mean in the copy": ("on rank 0, the gradient of first.weight", (KEEP, "pass")),
+    },
+    None: {
+        "ignores strides": ("and strides (1, 4) is not contiguous", (GRADIENT, "gradient = parameter.grad")),
         "ignores strides after rank 0": (
-            "last.w",
+            "scatter: a tensor of shape (4, 4) and strides (1, 4)",
             ("grad.contiguous()", "grad if rank else parameter.grad.contiguous()"),
         ),
     },

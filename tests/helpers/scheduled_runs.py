@@ -135,7 +135,7 @@ def train_two_by_two(schedule, rows):
 
 def all_kinds_of_tensors():
     base = torch.arange(24.0).reshape(4, 6)
-    strided = [base.T, base[1:3, ::2], base[:, :1].expand(4, 5), torch.ones([1] * 13), torch.zeros(0, 5)]
+    strided = [base.T, base[1:3, ::2], base[:, :1].expand(4, 5), torch.ones([1] * 13), torch.zeros(0, 5), base[:1, 2]]
     return [*strided, base.bfloat16(), base > 7, torch.complex(base, -base).conj(), base[0].clone().requires_grad_()]
 
 

@@ -149,6 +149,14 @@ def log(monkeypatch):
     return log, OneGroup()
 
 
+def test_a_program_that_gives_each_message_a_tag_of_its_own_is_kept_in_bounds(log, monkeypatch):
+    monkeypatch.setattr(work_log, "MAX_MESSAGES", 3)
+    log, group = log
+    for tag in (0, 1, 0, 2, 3, 0, 4):
+        group.send(ON_CPU, 1, tag)
+    assert {each.tag: each.number for each in log.begun()[0]} == {3: 1, 0: 3, 4: 1}
+
+
 def waited_for(log):
     return [(each.peer, each.number) for each in log.begun()[0] if not each.done]
 

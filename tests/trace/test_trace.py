@@ -1,10 +1,14 @@
 """labkit.trace: spans become rows of the event table, none lost, none invented."""
 
 import json
+import math
 import threading
 import time
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 import torch.distributed as dist
 from fake_gpus import FakeGpus
 
@@ -194,3 +198,14 @@ def test_work_on_the_cpu_is_timed_by_its_clock_while_the_rank_records_a_gpu(monk
     assert gpus.events[before:] == []
     ((*_, start, end),) = recorder.finish()
     assert end - start == 500_000_000
+
+
+def test_a_label_that_is_not_a_whole_number_is_refused_where_it_is_given_and_any_whole_one_is_taken():
+    for label in (4 / 3, math.nan, math.inf, np.bool_(True), "3", torch.device("cpu"), 2**63):
+        with pytest.raises(TypeError, match=r"span\('x'\): bytes is .*, expected a whole number of 64 bits, or None"):
+            span("x", bytes=label)
+    with record() as recording:
+        for label in (4000.0, np.float32(4000), np.int64(4000), torch.tensor(4000), None):
+            with span("x", bytes=label):
+                pass
+    assert recording.events["bytes"].tolist() == [4000] * 4 + [pd.NA]
