@@ -17,11 +17,14 @@ import torch.distributed as dist
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from labkit.parallel.bucket import check_averaged, check_same_model, take_from_rank_0
+from labkit.parallel.piece import InPieces, check_whole, forward_needs_whole_layers
 from labkit.parallel.shard import (
     Broadcast,
+    CollectiveFunction,
     check_linear,
     check_optimizer_class,
     check_same_parameters,
+    keep_frozen,
     on_cpu,
     sum_over_ranks,
 )
@@ -32,6 +35,7 @@ from labkit.parallel.unit import (
     all_gather_into_tensor,
     all_reduce_span,
     check_kinds,
+    check_same_order,
     check_same_units,
     gradients_of,
     make_units,
@@ -191,7 +195,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 # --- the parameters themselves --------------------------------------------------------------------
 
 
-class ShardedModel(torch.nn.Module):
+class ShardedModel(InPieces):
     """A model of which each rank keeps one N-th, and all of a layer only while it computes: FSDP.
 
         model = ShardedModel(model)
@@ -242,26 +246,31 @@ class ShardedModel(torch.nn.Module):
     ):
         super().__init__()
         kinds = check_kinds(shard)
+        check_whole(module.parameters())
         check_same_model(module, [])
         for tensor in [*module.parameters(), *module.buffers()]:
             take_from_rank_0(tensor)
         self.units = make_units(module, kinds, compute_dtype)
-        check_same_units(self.units)
+        check_same_units(module, self.units)
         inside = {parameter for unit in self.units for parameter in unit.parameters}
         self.replicated = [each for each in module.parameters() if each.requires_grad and each not in inside]
         self.module = module
         self._on_their_way: list[OnItsWay] = []
         self._backward_ran = False
-        self._order = GatherOrder()
-        following = self._order.after if prefetch else lambda unit: None
-        hooks = Hooks(self._gather, following, self._let_go, self._note_backward, self._send, self._end_backward)
+        self._order = GatherOrder(prefetch)
+        hooks = Hooks(
+            self._gather, self._order.after, self._let_go, self._note_backward, self._send, self._end_backward
+        )
         listen(self.units, self.replicated, hooks)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled():
             self._check_averaged()
         self._begin_pass()
-        return self.module(*args, **kwargs)
+        with forward_needs_whole_layers():
+            outputs = self.module(*args, **kwargs)
+        check_same_order(self._order.now)
+        return outputs
 
     @torch.no_grad()
     def _gather(self, unit: Unit) -> Any:
@@ -336,7 +345,7 @@ class ShardedModel(torch.nn.Module):
         once. All ranks call it, after finish_gradient_synchronization(); one number travels.
         """
         self._check_averaged()
-        pieces = [p.grad for unit in self.units for p in unit.parameters if p.grad is not None]
+        pieces = [gradient for unit in self.units for gradient in unit.gradients()]
         replicated = [p.grad for p in self.replicated if p.grad is not None]
         square = get_total_norm(pieces).to(self.units[0].shard.device).square()
         norm = (sum_over_ranks(square) + get_total_norm(replicated).to(square.device).square()).sqrt()
@@ -417,7 +426,7 @@ class ShardedModel(torch.nn.Module):
 # --- one layer's matrix ---------------------------------------------------------------------------
 
 
-class CopyToRanks(torch.autograd.Function):
+class CopyToRanks(CollectiveFunction):
     """Hands on an input that all ranks have. Its gradient is the sum of what each rank has of it.
 
     Megatron's f: Shoeybi et al. 2019, arXiv 1909.08053, figure 3.
@@ -441,7 +450,7 @@ class CopyToRanks(torch.autograd.Function):
         ### END SOLUTION
 
 
-class SumOverRanks(torch.autograd.Function):
+class SumOverRanks(CollectiveFunction):
     """Adds up what each rank has, so that all ranks have the sum. Its gradient is that of the sum.
 
     Megatron's g: Shoeybi et al. 2019, arXiv 1909.08053, figure 3.
@@ -492,6 +501,7 @@ class ColumnParallelLinear(torch.nn.Module):
         if linear.bias is not None:
             self.bias = torch.nn.Parameter(linear.bias.detach().tensor_split(n_ranks)[rank].clone())
         ### END SOLUTION
+        keep_frozen(self, linear)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return this rank's outputs: of (…, inputs) the (…, outputs / N)."""
@@ -521,12 +531,13 @@ class RowParallelLinear(torch.nn.Module):
         self.weight = torch.nn.Parameter(linear.weight.detach().tensor_split(n_ranks, dim=1)[rank].clone())
         self.bias = None if linear.bias is None else torch.nn.Parameter(linear.bias.detach().clone())
         ### END SOLUTION
+        keep_frozen(self, linear)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return all outputs, the same on all ranks: of (…, inputs / N) the (…, outputs)."""
         ### TODO shard.3 (5 minutes): Put together what the ranks have of each output. The bias counts
-        ### once.
+        ### once, in the dtype of the output: under autocast that is not the bias's own.
         ### BEGIN SOLUTION shard.3
         y = SumOverRanks.apply(torch.nn.functional.linear(x, self.weight), self.group)
-        return y if self.bias is None else y + self.bias
+        return y if self.bias is None else y + self.bias.to(y.dtype)
         ### END SOLUTION

@@ -1,0 +1,183 @@
+"""Given code under ShardedModel: a parameter of which this rank has a piece, and its uses."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import optimizer as torch_optimizer
+from torch.utils import _pytree as pytree
+
+PIECE_OF = "_labkit_piece_of"  # its name in the model, of a parameter that ShardedModel has cut
+_NORMS = (torch.linalg.vector_norm, torch._foreach_norm)  # what torch's get_total_norm calls
+_DATA: Any = torch.Tensor.data
+_GRAD: Any = torch.Tensor.grad
+_OF_MATRICES = {"Adafactor", "LARS", "LBFGS", "Lamb", "Muon", "SOAP", "Shampoo"}
+_here = threading.local()  # .in_forward while a ShardedModel computes in this thread
+
+
+class Piece(nn.Parameter):
+    """This rank's piece of a parameter, 1-D: a parameter's class while its unit is not whole.
+
+    What treats each number by itself, as an optimizer does, may use it; new numbers, in place or
+    as its ``data``, go into the unit's shard. Raises RuntimeError where it is used as if it were
+    whole: in a forward pass, in a loss, as one of the gradients that have a norm together.
+    """
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _use(func, args, kwargs or {})
+
+    @property
+    def data(self) -> torch.Tensor:
+        return _DATA.__get__(self)
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        with torch.no_grad():
+            if value.shape != self.shape:
+                _refuse(
+                    [self], f"has {len(self)} numbers here, and cannot become {tuple(value.shape)}: give it a piece"
+                )
+            self.copy_(value)
+
+    @property
+    def grad(self) -> torch.Tensor | None:
+        with torch._C.DisableTorchFunctionSubclass():
+            gradient = _GRAD.__get__(self)
+            return None if gradient is None else gradient.as_subclass(PieceGradient)
+
+    @grad.setter
+    def grad(self, value: torch.Tensor | None) -> None:
+        _GRAD.__set__(self, value)
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        refuse_copy()
+
+
+class PieceGradient(torch.Tensor):
+    """The gradient of a :class:`Piece`: a tensor, of which a GradScaler's verdict is shared."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = _use(func, args, kwargs or {})
+        if func is torch._amp_foreach_non_finite_check_and_unscale_:
+            dist.all_reduce(args[1], dist.ReduceOp.MAX)  # found_inf, of one element
+        return result
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Refuse to step pieces by an optimizer that takes parameters whole: called by all of them."""
+    name = next((each.__name__ for each in type(optimizer).__mro__ if each.__name__ in _OF_MATRICES), None)
+    if name and any(hasattr(each, PIECE_OF) for group in optimizer.param_groups for each in group["params"]):
+        raise RuntimeError(
+            f"{name} looks at a parameter as a whole, and these are this rank's pieces of a ShardedModel's: take an optimizer "
+            "that treats each number by itself, such as AdamW, or average_gradients with a ShardedOptimizer"
+        )
+
+
+torch_optimizer.register_optimizer_step_pre_hook(_check_optimizer)
+# torch's optimizers step many tensors of these classes in one kernel, on a GPU.
+torch_optimizer._foreach_supported_types.append(Piece)
+
+
+def become_pieces(parameters: Sequence[nn.Parameter]) -> None:
+    for parameter in parameters:
+        parameter.__class__ = Piece
+
+
+@contextlib.contextmanager
+def forward_needs_whole_layers() -> Iterator[None]:
+    """Refuse every use of a piece in the block, in this thread: a layer's own are whole then."""
+    before, _here.in_forward = getattr(_here, "in_forward", False), True
+    try:
+        yield
+    finally:
+        _here.in_forward = before
+
+
+def refuse_use(piece: torch.Tensor) -> NoReturn:
+    """Raise RuntimeError for a use of ``piece`` outside its layer's forward pass."""
+    _refuse([piece], _OUTSIDE)
+
+
+class InPieces(nn.Module):
+    """A module whose parameters are pieces: it is not copied, pickled or wrapped by torch's DDP."""
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        refuse_copy()
+
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> NoReturn:  # DistributedDataParallel asks for it first
+        raise RuntimeError(f"this is a ShardedModel, {SHARDED}")
+
+
+SHARDED = (
+    "which has its own piece of each parameter on each rank, so nothing is to be averaged or taken from rank 0: its "
+    "finish_gradient_synchronization() averages the gradients"
+)
+
+
+def check_whole(parameters: Iterable[torch.Tensor]) -> None:
+    """Raise ValueError where one of these is a piece, of which each rank has another."""
+    for each in parameters:
+        if hasattr(each, PIECE_OF):
+            raise ValueError(f"{getattr(each, PIECE_OF)} is sharded already: it is in a ShardedModel, {SHARDED}")
+
+
+def refuse_copy() -> NoReturn:
+    """Raise RuntimeError for a copy of a ShardedModel, or of a part of it."""
+    raise RuntimeError(
+        "a ShardedModel cannot be copied: the copy's layers would not be gathered. To keep an average, keep one of each piece, "
+        "[p.detach().clone() for p in model.parameters()], and copy_() it into the pieces to use it; full_parameters() "
+        "returns whole copies"
+    )
+
+
+def _use(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return what ``func`` does to pieces or their gradients, unless it needs them whole."""
+    if func in _NORMS:
+        _refuse(
+            pytree.tree_leaves(args),
+            "is this rank's piece, whose norm is not that of all gradients: call clip_grad_norm_ of the ShardedModel, or take "
+            "full_parameters()",
+        )
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **kwargs)
+    except (RuntimeError, ValueError, IndexError) as error:
+        leaves = pytree.tree_leaves((args, kwargs))
+        why = _OUTSIDE if any(isinstance(each, Piece) for each in leaves) else _OF_A_PIECE
+        _refuse(leaves, f"{why} ({error})", error)
+    pieces = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, Piece)]
+    name = getattr(func, "__name__", "")
+    for_dtype_and_device = name.startswith("new_") or (name in ("to", "type_as") and not isinstance(args[0], Piece))
+    if pieces and not for_dtype_and_device and _is_used(result, pieces):
+        _refuse(pieces, _OUTSIDE)
+    return result
+
+
+def _is_used(result: Any, pieces: Sequence[Piece]) -> bool:
+    """Return whether what comes of pieces is for a forward pass, or for a loss."""
+    found = [y for y in pytree.tree_leaves(result) if isinstance(y, torch.Tensor) and all(y is not x for x in pieces)]
+    if getattr(_here, "in_forward", False):
+        return bool(found) or isinstance(result, torch.Size) or type(result) is int
+    return any(y.requires_grad and not y._is_view() for y in found)
+
+
+_OUTSIDE = (
+    "is used outside its own layer's forward pass, where it is this rank's piece, 1-D: name the class of the module that uses "
+    "it in shard, so that they are one unit, or leave its layer's class out of shard; a penalty on weights is the "
+    "optimizer's weight_decay"
+)
+_OF_A_PIECE = "is that of this rank's piece, 1-D: make the optimizer after the ShardedModel"
+
+
+def _refuse(leaves: Sequence[Any], why: str, cause: Exception | None = None) -> NoReturn:
+    names = [vars(each)[PIECE_OF] for each in leaves if isinstance(each, Piece)]
+    raise RuntimeError(f"{names[0] if names else 'a gradient'} of a ShardedModel {why}") from cause
