@@ -41,8 +41,12 @@ from labkit.parallel.bucket import (
     all_reduce_hook,
     bf16_compress_hook,
     check_same_model,
+    forms_of,
+    take_buffers_from_rank_0,
     take_from_rank_0,
 )
+from labkit.parallel.guard import NOT_AVERAGED, Guard, check_unwrapped
+from labkit.parallel.piece import check_whole
 from labkit.todo import TodoError
 
 # --- shards: every rank gets its own part of the data ---------------------------------------------
@@ -242,6 +246,7 @@ def gather_scatter_gradients(model: torch.nn.Module) -> None:
     while the others wait: a parameter server. Parameters without a gradient are left out, as in
     :func:`average_gradients`.
     """
+    check_whole(model.parameters())
     ### TODO dp.3 (15 minutes): Give every rank the mean of each gradient. Rank 0 alone averages:
     ### what it needs comes by dist.gather, and what it has goes out by dist.scatter, once each for
     ### a parameter. A gradient may be None, on all ranks, and it may not be contiguous, which not
@@ -266,6 +271,7 @@ def average_gradients(model: torch.nn.Module) -> None:
     result is the gradient of the whole batch. A parameter without a gradient (frozen, or not used
     in this step) is left as it is; that must be so on all ranks.
     """
+    check_whole(model.parameters())
     ### TODO dp.4 (10 minutes): Make each gradient the mean over all ranks, with one dist.all_reduce
     ### for a parameter. A gradient may be None.
     ### BEGIN SOLUTION dp.4
@@ -388,11 +394,15 @@ class BucketedDataParallel(torch.nn.Module):
       ranks, and returns a torch.futures.Future that is done when the sum is there. None stands for
       an all_reduce.
 
-    Raises ValueError where ranks have different models, for a capacity that is not more than 0, and
-    for a model without a parameter to train.
+    Raises ValueError where ranks have different models, for a capacity that is not more than 0, for
+    a model without a parameter to train, and for one that is in a living wrapper already. What was
+    wrapped is what runs: ``forward`` raises RuntimeError, while training, after a layer or a
+    parameter was replaced, converted or unfrozen, and in a copy of the wrapper. Gradients are to be
+    clipped, and optimizers to step, after finish_gradient_synchronization(): RuntimeError.
 
     Caveats: a parameter that is not used in a step counts as zero on that rank. One that no rank
-    uses gets a gradient of zero, so that an optimizer with momentum or weight decay still moves it.
+    uses gets a gradient of zero, so that an optimizer with momentum or weight decay still moves it;
+    one that is frozen after wrapping does not move.
     (torch's DDP leaves it alone with find_unused_parameters=True, and takes one more all_reduce a
     step to know; without that it refuses the next step.)
 
@@ -407,6 +417,8 @@ class BucketedDataParallel(torch.nn.Module):
         comm_hook: CommHook | None = None,
     ):
         super().__init__()
+        check_whole(module.parameters())
+        check_unwrapped(module)
         self.buckets = _make_buckets(module, bucket_cap_mb)
         check_same_model(module, self.buckets)
         for tensor in [*module.parameters(), *module.buffers()]:
@@ -415,22 +427,24 @@ class BucketedDataParallel(torch.nn.Module):
         self.comm_hook = comm_hook or all_reduce_hook
         self._synchronize = True  # False inside no_sync
         self._sent = 0  # this many buckets are on their way, always the first ones
-        self._listen_to_autograd()
+        self._buffer_forms = forms_of(module.named_buffers())
+        averaged = [parameter for bucket in self.buckets for parameter in bucket.parameters]
+        self._guard = Guard(self, module, averaged, self._listen_to_autograd())
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.training and torch.is_grad_enabled():
             if self._has_ready_gradients():
-                raise RuntimeError(
-                    "the gradients of the last backward pass are not averaged yet: call finish_gradient_synchronization() "
-                    "after backward() and before the optimizer's step"
-                )
+                raise RuntimeError(NOT_AVERAGED)
             if self._synchronize:
-                for buffer in self.module.buffers():
-                    take_from_rank_0(buffer)
+                self._guard.check()
+                take_buffers_from_rank_0(self.module, self._buffer_forms)
         return self.module(*args, **kwargs)
 
-    def _listen_to_autograd(self) -> None:
-        """Have autograd call _gradient_is_ready for each parameter, while this object lives."""
+    def _listen_to_autograd(self) -> list[Any]:
+        """Have autograd call _gradient_is_ready for each parameter, while this object lives.
+
+        Return the hooks' handles.
+        """
         ready = weakref.WeakMethod(self._gradient_is_ready)  # weak, so that the hooks do not keep this object alive
         lock = threading.Lock()  # autograd has a thread for each GPU, and they share the buckets
         handles = [
@@ -441,13 +455,15 @@ class BucketedDataParallel(torch.nn.Module):
             for position in range(len(bucket.parameters))
         ]
         weakref.finalize(self, lambda: [handle.remove() for handle in handles])
+        return handles
 
     def _gradient_is_ready(self, bucket: Bucket, position: int) -> None:
         """Send what can go, now that ``bucket.parameters[position]`` has its gradient."""
         if position not in bucket.missing:
             raise RuntimeError(
                 f"the gradient of {bucket.names[position]} became ready twice: after each backward() call "
-                "finish_gradient_synchronization(), or run the earlier ones inside no_sync()"
+                "finish_gradient_synchronization(), or run the earlier ones inside no_sync(). A checkpoint around a block "
+                "that is used twice needs use_reentrant=False"
             )
         if not self._synchronize:
             return
@@ -475,6 +491,8 @@ class BucketedDataParallel(torch.nn.Module):
                 "there is no gradient to average: since the last finish_gradient_synchronization() no backward() through "
                 "this model has run outside no_sync()"
             )
+        if not self.training:  # else forward has checked
+            self._guard.check()
         ### TODO dp.7 (10 minutes): Come back when the sum of every bucket is there. Some have not
         ### gone, because a parameter in them was not used in this step: they have to go too, on
         ### every rank and in order.
@@ -486,9 +504,13 @@ class BucketedDataParallel(torch.nn.Module):
         for bucket in self.buckets:
             bucket.wait()
         ### END SOLUTION
-        self._sent = 0
-        for each in self.buckets:
-            each.reset()
+        try:
+            for each in self.buckets:
+                each.check_untouched()
+        finally:
+            self._sent = 0
+            for each in self.buckets:
+                each.reset()
 
     def _has_ready_gradients(self) -> bool:
         return any(len(bucket.missing) < len(bucket.parameters) for bucket in self.buckets)
@@ -497,7 +519,8 @@ class BucketedDataParallel(torch.nn.Module):
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients: backward passes inside add to this rank's own, and send nothing.
 
-        The first backward pass outside sends the sum of all of them.
+        The first backward pass outside sends the sum of all of them. It is where backward runs that
+        counts, not where forward does (in torch's DDP it is forward).
         """
         before, self._synchronize = self._synchronize, False
         try:

@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from labkit.parallel.bucket import check_averaged, check_same_model, take_from_rank_0
+from labkit.parallel.bucket import check_same_model, take_from_rank_0
+from labkit.parallel.guard import NOT_AVERAGED, Guard, check_unwrapped
 from labkit.parallel.piece import InPieces, check_whole, forward_needs_whole_layers
 from labkit.parallel.shard import (
     Broadcast,
@@ -139,8 +140,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
         in buckets of a BucketedDataParallel that have not been waited for.
         """
         assert self.local is not None
-        if closure is None:
-            check_averaged(self.owners)
         for group, own in zip(self.param_groups, self.local.param_groups, strict=True):
             own.update(group | {"params": own["params"]})  # a scheduler may have changed the options
         ### TODO shard.1 (10 minutes): Step this rank's share, with self.local, which takes the closure
@@ -247,6 +246,7 @@ class ShardedModel(InPieces):
         super().__init__()
         kinds = check_kinds(shard)
         check_whole(module.parameters())
+        check_unwrapped(module)
         check_same_model(module, [])
         for tensor in [*module.parameters(), *module.buffers()]:
             take_from_rank_0(tensor)
@@ -261,11 +261,13 @@ class ShardedModel(InPieces):
         hooks = Hooks(
             self._gather, self._order.after, self._let_go, self._note_backward, self._send, self._end_backward
         )
-        listen(self.units, self.replicated, hooks)
+        averaged = [*self.replicated, *(parameter for unit in self.units for parameter in unit.parameters)]
+        self._guard = Guard(self, module, averaged, listen(self.units, self.replicated, hooks))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled():
             self._check_averaged()
+            self._guard.check()
         self._begin_pass()
         with forward_needs_whole_layers():
             outputs = self.module(*args, **kwargs)
@@ -404,12 +406,12 @@ class ShardedModel(InPieces):
             unit.reset()
             self._let_go(unit)
 
+    def _has_ready_gradients(self) -> bool:
+        return self._backward_ran
+
     def _check_averaged(self) -> None:
         if self._backward_ran:
-            raise RuntimeError(
-                "the gradients of the last backward pass are not averaged yet: call finish_gradient_synchronization() "
-                "after backward() and before the optimizer's step"
-            )
+            raise RuntimeError(NOT_AVERAGED)
 
     def _note_backward(self) -> None:
         self._backward_ran = True

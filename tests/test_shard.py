@@ -121,7 +121,7 @@ def too_early() -> tuple[str, bool]:
 @task("dp.6", "dp.7")
 def test_a_step_before_the_gradients_are_averaged_is_refused(ranks):
     for said, stepped_later in ranks(2).run(too_early).values:
-        assert "not averaged yet: call finish_gradient_synchronization() before step()" in said and stepped_later
+        assert "not averaged yet: call finish_gradient_synchronization() after backward()" in said and stepped_later
 
 
 def half_way(name: str) -> tuple[dict[str, Any], dict[str, Any], list[torch.Tensor]]:

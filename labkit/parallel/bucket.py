@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from labkit.base.tensors import as_bytes
 from labkit.trace import span
 
 MIB = 2**20
@@ -16,17 +17,6 @@ MIB = 2**20
 # Takes a buffer of gradients, 1-D, and starts replacing it by its sum over all ranks, in place. Its
 # future is done, and gives an error if there was one, when the sum is there.
 CommHook = Callable[[torch.Tensor], "torch.futures.Future[Any]"]
-
-
-_IN_BUCKET = "_labkit_in_bucket"  # of a parameter whose gradient is not averaged yet
-
-
-def check_averaged(parameters: Iterable[torch.Tensor]) -> None:
-    """Raise RuntimeError where a gradient is in a bucket that nobody has waited for."""
-    if any(hasattr(parameter, _IN_BUCKET) for parameter in parameters):
-        raise RuntimeError(
-            "the gradients of the last backward pass are not averaged yet: call finish_gradient_synchronization() before step()"
-        )
 
 
 class Bucket:
@@ -40,19 +30,25 @@ class Bucket:
 
     def __init__(self, number: int, names: list[str], parameters: list[torch.nn.Parameter]):
         self.number, self.names, self.parameters = number, names, parameters
-        first, sizes = parameters[0], [parameter.numel() for parameter in parameters]
-        self.buffer = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
-        self.views = [_as(p, part) for p, part in zip(parameters, self.buffer.split(sizes), strict=True)]
         self.share = 1 / dist.get_world_size()
+        self._take_memory()
         self.reset()
+
+    def _take_memory(self) -> None:
+        first, sizes = self.parameters[0], [parameter.numel() for parameter in self.parameters]
+        row = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        self.buffer = torch.view_as_real(row).view(-1) if row.is_complex() else row
+        # By .data each view counts the changes made through it, and none made through the buffer.
+        self.views = [_as(p, part).data for p, part in zip(self.parameters, row.split(sizes), strict=True)]
+        self._own_uses = _uses(self.buffer)
 
     def reset(self) -> None:
         """Begin a step: every gradient is missing, and nothing is on its way."""
         self.missing = set(range(len(self.parameters)))
-        for parameter in self.parameters:
-            vars(parameter).pop(_IN_BUCKET, None)
         self.future: torch.futures.Future[Any] | None = None
         self._streams: set[Any] = set()  # of a GPU, on which gradients were collected
+        self._changes: dict[int, int] = {}  # by position, how often its view had been changed when it was collected
+        self._frozen: list[int] = []  # positions, since the module was wrapped
 
     @torch.no_grad()
     def collect(self, position: int) -> None:
@@ -62,11 +58,18 @@ class Bucket:
         gradient is read anyway. ``missing`` stays as it is. This is a span of the lane host: the
         thread that computes does it.
         """
+        if not self._streams and _uses(self.buffer) > self._own_uses:
+            self._take_memory()  # somebody has kept gradients of an earlier step, which are views of the old
         with span("collect", lane="host", bucket=self.number):
-            self._collect(self.parameters[position], self.views[position], self.names[position])
+            self._collect(position)
             self._streams.add(_current_stream(self.buffer))
 
-    def _collect(self, parameter: torch.nn.Parameter, view: torch.Tensor, name: str) -> None:
+    def _collect(self, position: int) -> None:
+        parameter, view, name = self.parameters[position], self.views[position], self.names[position]
+        if not parameter.requires_grad:  # frozen since it was wrapped: it is not to move
+            view.zero_()
+            self._frozen.append(position)
+            return
         if parameter.grad is None:
             view.zero_()
         elif parameter.grad.is_sparse:
@@ -77,7 +80,7 @@ class Bucket:
         else:
             torch.mul(parameter.grad, self.share, out=view)
         parameter.grad = view
-        setattr(parameter, _IN_BUCKET, True)
+        self._changes[position] = view._version
 
     def send(self, comm_hook: CommHook) -> None:
         """Start summing the buffer over all ranks: a span in the event table until it is done.
@@ -108,8 +111,29 @@ class Bucket:
         if self.future is not None:
             self.future.wait()
 
+    def check_untouched(self) -> None:
+        """Raise RuntimeError where the mean has overwritten a change that was made before it."""
+        for position, changes in self._changes.items():
+            if self.parameters[position].grad is not self.views[position] or self.views[position]._version > changes:
+                raise RuntimeError(
+                    f"the gradient of {self.names[position]} was changed between backward() and "
+                    "finish_gradient_synchronization(), and the mean has overwritten that: wait first, then clip gradients, "
+                    "scale them or set them to zero"
+                )
+        for position in self._frozen:
+            if self.views[position].any():
+                raise RuntimeError(
+                    f"{self.names[position]} is frozen on this rank, and another rank has a gradient for it: freeze it on "
+                    "every rank, or on none"
+                )
+
     def __repr__(self) -> str:
         return f"Bucket({self.number}: {len(self.names)} parameters, {self.buffer.nbytes / MIB:.3g} MiB {self.buffer.dtype})"
+
+
+def _uses(tensor: torch.Tensor) -> int:
+    """Return how many tensors use this one's memory."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)  # no public way (2.13)
 
 
 def _current_stream(tensor: torch.Tensor) -> Any:
@@ -152,9 +176,32 @@ def bf16_compress_hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
 def take_from_rank_0(tensor: torch.Tensor, group: Any = None) -> None:
     """Replace a parameter or a buffer by that of rank 0, of ``group``'s first rank."""
     contiguous = tensor.contiguous()
-    dist.broadcast(contiguous, group=group, group_src=0)
+    dist.broadcast(as_bytes(contiguous), group=group, group_src=0)  # as bytes: gloo does not send every dtype
     if contiguous is not tensor:
         tensor.copy_(contiguous)
+
+
+def forms_of(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]:
+    """Return shape and dtype of tensors by name."""
+    return {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in named}
+
+
+def take_buffers_from_rank_0(module: torch.nn.Module, forms: dict[str, str]) -> None:
+    """Replace a model's buffers by those of rank 0. ``forms`` is what they were in the beginning.
+
+    Raises RuntimeError where they have other sizes since then: they may differ between ranks.
+    """
+    named = dict(module.named_buffers())
+    now = forms_of(named.items())
+    for name in {**forms, **now}:
+        if now.get(name) != forms.get(name):
+            raise RuntimeError(
+                f"the buffer {name} is {now.get(name, 'gone')}, and was {forms.get(name, 'not there')} when the model was "
+                "wrapped. Every forward pass takes buffers from rank 0, so they keep their size: give it its full size "
+                "before you wrap the model, or keep what grows in an attribute that is not a buffer"
+            )
+    for buffer in named.values():
+        take_from_rank_0(buffer)
 
 
 class _Tensor(NamedTuple):

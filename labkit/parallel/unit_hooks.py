@@ -55,17 +55,18 @@ class Hooks(NamedTuple):
     end: Callable[[Unit], object]
 
 
-def listen(units: Sequence[Unit], replicated: Sequence[nn.Parameter], hooks: Hooks) -> None:
-    """Have the layers and autograd call ``hooks``."""
+def listen(units: Sequence[Unit], replicated: Sequence[nn.Parameter], hooks: Hooks) -> list[Any]:
+    """Have the layers and autograd call ``hooks``. Return the handles."""
+    handles: list[Any] = []
     for unit in units:
         for layer in unit.layers.values():
-            layer.register_forward_pre_hook(partial(_before_forward, unit, hooks), with_kwargs=True, prepend=True)
-            layer.register_forward_hook(partial(_after_forward, unit, hooks), always_call=True)
+            before, after = partial(_before_forward, unit, hooks), partial(_after_forward, unit, hooks)
+            handles.append(layer.register_forward_pre_hook(before, with_kwargs=True, prepend=True))
+            handles.append(layer.register_forward_hook(after, always_call=True))
         for position in sorted(unit.missing):
             hook = partial(_is_ready, unit, position, hooks)
-            unit.parameters[position].register_post_accumulate_grad_hook(hook)
-    for parameter in replicated:
-        parameter.register_post_accumulate_grad_hook(lambda _: hooks.ran())
+            handles.append(unit.parameters[position].register_post_accumulate_grad_hook(hook))
+    return handles + [each.register_post_accumulate_grad_hook(lambda _: hooks.ran()) for each in replicated]
 
 
 def _before_forward(unit: Unit, hooks: Hooks, layer: nn.Module, *inputs: Any) -> Any:

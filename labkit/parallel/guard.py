@@ -1,0 +1,168 @@
+"""Given code under the wrappers: what was wrapped is what runs, and no step comes before the mean.
+
+A wrapper is made for the layers and parameters that a module has at that time. Should they change
+later, gradients would be wrong on some rank without a word, so the wrapper asks its Guard before
+each forward pass that it synchronises. All of it is local: nothing is sent.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from labkit.base.texts import listed
+
+NOT_AVERAGED = (
+    "the gradients of the last backward pass are not averaged yet: call finish_gradient_synchronization() after backward() "
+    "and before the optimizer's step"
+)
+_WRAPPER_OF = WeakTensorKeyDictionary()  # of a parameter, a weak reference to the wrapper that averages its gradient
+_GUARDS: weakref.WeakSet[Guard] = weakref.WeakSet()
+
+
+class Guard:
+    """Notices where a wrapped module is no longer what it was.
+
+        self._guard = Guard(self, module, parameters, handles)   # at the end of __init__
+        self._guard.check()                                      # in forward, while training
+
+    ``parameters`` are those whose gradients ``wrapper`` averages, ``handles`` those of the hooks
+    that it has set on them. The wrapper's ``_has_ready_gradients()`` tells whether some are not
+    averaged yet. A copy, as deepcopy and pickle make it, belongs to no wrapper: its check fails.
+    """
+
+    def __init__(
+        self, wrapper: nn.Module, module: nn.Module, parameters: Iterable[torch.Tensor], handles: Sequence[Any]
+    ):
+        self.kind = type(wrapper).__name__
+        self._wrapper = weakref.ref(wrapper)  # weak: a wrapper goes when nobody has it any more
+        self._handles, named = handles, dict(module.named_parameters())
+        self._layers = [(name, m, dict(m._modules), dict(m._parameters)) for name, m in module.named_modules()]
+        self._contents = [each for _, m, _, _ in self._layers for each in (m._modules, m._parameters)]
+        self._ids = self._ids_of_contents()
+        self._names, self._parameters = [*named], [*named.values()]
+        self._forms = [*map(self.form, self._parameters)]
+        self._frozen = [(name, parameter) for name, parameter in named.items() if not parameter.requires_grad]
+        self._averaged = {*parameters}
+        for parameter in self._averaged:
+            _WRAPPER_OF[parameter] = self._wrapper
+        _GUARDS.add(self)
+
+    def form(self, parameter: torch.Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+        """Return what must stay as it is of a parameter."""
+        return parameter.shape, parameter.dtype, parameter.device
+
+    def check(self) -> None:
+        """Raise RuntimeError, by name, where what would run is not what was wrapped."""
+        if not self._layers:
+            raise RuntimeError(
+                "this is a copy of a wrapper, and its gradients are not averaged, as a copy has no hooks: use it without "
+                f"training (model.eval(), or under torch.no_grad()), or wrap its module: {self.kind}(model.module)"
+            )
+        if self._ids_of_contents() != self._ids:
+            self._refuse(*next(filter(None, (_first_change(*layer) for layer in self._layers))))
+        forms = [*map(self.form, self._parameters)]
+        if forms != self._forms:
+            name, now, before = next(
+                each for each in zip(self._names, forms, self._forms, strict=True) if each[1] != each[2]
+            )
+            self._refuse(f"{name} is {_words(now)}", f"it was {_words(before)}")
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                self._refuse(f"{name} requires a gradient", "it was frozen")
+        if not all(handle.id in (handle.hooks_dict_ref() or ()) for handle in self._handles):
+            self._refuse(f"a hook of the {self.kind} is gone", "each of its parameters had one")
+
+    def _ids_of_contents(self) -> list[int]:
+        """Return which children and parameters the layers have: quickly, as each step asks."""
+        return [id(each) for content in self._contents for each in content.values()]
+
+    def _refuse(self, now: str, before: str) -> None:
+        raise RuntimeError(
+            f"{now}, and {before} when the module was wrapped: its gradients would not be averaged. Make such a change first, "
+            f"then wrap the module: delete this wrapper (del model), and make another {self.kind}"
+        )
+
+    def has_ready_gradients(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Return whether one of these parameters has a gradient that is not averaged yet."""
+        wrapper: Any = self._wrapper()
+        return bool(wrapper and wrapper._has_ready_gradients()) and any(p in self._averaged for p in parameters)
+
+    def __reduce__(self) -> Any:
+        return _copied_guard, (self.kind,)
+
+
+def _copied_guard(kind: str) -> Guard:
+    guard = Guard.__new__(Guard)
+    guard.kind, guard._layers = kind, []
+    return guard
+
+
+def _words(form: Any) -> str:
+    shape, dtype, device = form
+    return f"{tuple(shape)} {dtype} on {device}"
+
+
+def _first_change(
+    name: str, layer: nn.Module, children: dict[str, Any], parameters: dict[str, Any]
+) -> tuple[str, str] | None:
+    """Return in words a layer's first child or parameter that differs: as it is, and as it was."""
+    for now, before in ((layer._modules, children), (layer._parameters, parameters)):
+        for key in [*before, *(key for key in now if key not in before)]:
+            there, was = now.get(key), before.get(key)
+            if there is not was:
+                whole = f"{name}.{key}" if name else key
+                before_that = "it was not there" if was is None else f"it was a {type(was).__name__}"
+                if there is None:
+                    return f"{whole} is gone", before_that
+                return f"{whole} is {'a new' if was is None else 'another'} {type(there).__name__}", before_that
+        if [*now] != [*before]:
+            return f"{name or 'the module'} has {listed(now)} in this order", f"in another, {listed(before)},"
+    return None
+
+
+# --- a parameter knows the living wrapper that it is in -------------------------------------------
+
+
+def wrapper_of(parameter: torch.Tensor) -> nn.Module | None:
+    """Return the living wrapper that averages this parameter's gradient, if there is one."""
+    reference = _WRAPPER_OF.get(parameter)
+    return reference() if reference else None
+
+
+def check_unwrapped(module: nn.Module) -> None:
+    """Raise ValueError for a module of which a living wrapper has a parameter already."""
+    if any(wrapper_of(parameter) for parameter in module.parameters()):
+        gc.collect()  # one that nobody has any more is no hindrance
+    for name, parameter in module.named_parameters():
+        if (wrapper := wrapper_of(parameter)) is not None:
+            kind = type(wrapper).__name__
+            raise ValueError(
+                f"{name} is in a {kind} already, which averages its gradient: wrap a module once. To wrap it anew, delete that "
+                f"{kind} first (del model), or build the module anew as well"
+            )
+
+
+# --- no step before the mean ----------------------------------------------------------------------
+
+
+def _check_averaged(optimizer: torch.optim.Optimizer, args: Sequence[Any], options: dict[str, Any]) -> None:
+    """Raise RuntimeError where an optimizer would step with gradients that are not averaged yet.
+
+    Each optimizer calls it before each step. One with a closure computes its gradients only then.
+    """
+    if any(each is not None for each in [*args[1:], options.get("closure")]):
+        return
+    for guard in [*_GUARDS]:
+        if guard.has_ready_gradients(parameter for group in optimizer.param_groups for parameter in group["params"]):
+            raise RuntimeError(NOT_AVERAGED)
+
+
+register_optimizer_step_pre_hook(_check_averaged)
