@@ -22,11 +22,16 @@ from labkit.parallel.piece import InPieces, check_whole, forward_needs_whole_lay
 from labkit.parallel.shard import (
     Broadcast,
     CollectiveFunction,
+    Form,
     check_linear,
     check_optimizer_class,
     check_same_parameters,
+    check_share,
+    check_unchanged,
+    forms_of,
     keep_frozen,
     on_cpu,
+    own_share,
     sum_over_ranks,
 )
 from labkit.parallel.sharded_state import sharded_state
@@ -81,11 +86,20 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def __init__(self, params: Any, optimizer_class: type[torch.optim.Optimizer], **options: Any):
         check_optimizer_class(optimizer_class)
         self.owners: dict[torch.Tensor, int] = {}
+        self.forms: dict[torch.Tensor, Form] = {}
         self.local: torch.optim.Optimizer | None = None
         super().__init__(params, optimizer_class([{"params": []}], **options).defaults)
         check_same_parameters(self._parameters())
         self.local = optimizer_class([self._own_part(group) for group in self.param_groups], **options)
         self.state = self.local.state
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = {"owners": self.owners, "forms": self.forms, "local": self.local, "share": own_share()}
+        return super().__getstate__() | own
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        check_share(state)
+        super().__setstate__(state)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Share out one more group of parameters, such as layers that were frozen up to now."""
@@ -95,6 +109,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         self._assign_owners(group["params"])
+        self.forms |= forms_of(group["params"])
         if self.local is not None:  # else __init__ goes on with all groups at once
             check_same_parameters(group["params"])
             self.local.add_param_group(self._own_part(group))
@@ -140,6 +155,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         in buckets of a BucketedDataParallel that have not been waited for.
         """
         assert self.local is not None
+        check_unchanged(self.forms)
+        self.local.state = self.state  # it may have been replaced
         for group, own in zip(self.param_groups, self.local.param_groups, strict=True):
             own.update(group | {"params": own["params"]})  # a scheduler may have changed the options
         ### TODO shard.1 (10 minutes): Step this rank's share, with self.local, which takes the closure
@@ -157,7 +174,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's share, for the same rank of as many ranks; parameters are numbered as
         in a plain optimizer's."""
-        return super().state_dict() | {"share": [dist.get_rank(), dist.get_world_size()]}
+        return super().state_dict() | {"share": own_share()}
 
     def full_state_dict(self) -> dict[str, Any]:
         """Return on every rank what state_dict() of a plain ``optimizer_class`` would, on the CPU."""
@@ -177,18 +194,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
         Raises ValueError for the share of another rank or world size.
         """
-        here = [dist.get_rank(), dist.get_world_size()]
-        rank, world_size = state_dict.get("share", here)
-        if [rank, world_size] != here:
-            raise ValueError(
-                f"this is the share of rank {rank} of {world_size}, and this is rank {here[0]} of {here[1]}: save "
-                "full_state_dict() instead, which can be loaded at any world size"
-            )
+        check_share(state_dict)
         owners = [self.owners[parameter] for parameter in self._parameters()]
-        own = {n: state for n, state in state_dict["state"].items() if n < len(owners) and owners[n] == rank}
+        rank, states = dist.get_rank(), state_dict["state"].items()
+        own = {n: state for n, state in states if n < len(owners) and owners[n] == rank}
         super().load_state_dict(state_dict | {"state": own})
-        assert self.local is not None
-        self.local.state = self.state
 
 
 # --- the parameters themselves --------------------------------------------------------------------

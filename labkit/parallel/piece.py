@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
@@ -10,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as torch_optimizer
 from torch.utils import _pytree as pytree
 
@@ -31,7 +33,9 @@ class Piece(nn.Parameter):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _use(func, args, kwargs or {})
+        if _in_forward() or torch.is_grad_enabled():
+            return _use(func, args, kwargs or {})
+        return _call(func, args, kwargs or {})
 
     @property
     def data(self) -> torch.Tensor:
@@ -39,11 +43,10 @@ class Piece(nn.Parameter):
 
     @data.setter
     def data(self, value: torch.Tensor) -> None:
+        own, new = (f"{tuple(each.shape)} {each.dtype} on {each.device}" for each in (self, value))
+        if own != new:
+            _refuse([self], f"is {own} on this rank and cannot become {new}: convert or move the model, then shard it")
         with torch.no_grad():
-            if value.shape != self.shape:
-                _refuse(
-                    [self], f"has {len(self)} numbers here, and cannot become {tuple(value.shape)}: give it a piece"
-                )
             self.copy_(value)
 
     @property
@@ -54,7 +57,8 @@ class Piece(nn.Parameter):
 
     @grad.setter
     def grad(self, value: torch.Tensor | None) -> None:
-        _GRAD.__set__(self, value)
+        with torch._C.DisableTorchFunctionSubclass():
+            _GRAD.__set__(self, value)
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
         refuse_copy()
@@ -65,25 +69,36 @@ class PieceGradient(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = _use(func, args, kwargs or {})
+        result = _call(func, args, kwargs or {})
         if func is torch._amp_foreach_non_finite_check_and_unscale_:
             dist.all_reduce(args[1], dist.ReduceOp.MAX)  # found_inf, of one element
         return result
 
 
-def _check_optimizer(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Refuse to step pieces by an optimizer that takes parameters whole: called by all of them."""
-    name = next((each.__name__ for each in type(optimizer).__mro__ if each.__name__ in _OF_MATRICES), None)
-    if name and any(hasattr(each, PIECE_OF) for group in optimizer.param_groups for each in group["params"]):
+def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Have a step see plain parameters, which is faster. Refuse one that takes parameters whole."""
+    pieces = _pieces_of(optimizer)
+    if name := next(
+        (each.__name__ for each in type(optimizer).__mro__ if pieces and each.__name__ in _OF_MATRICES), None
+    ):
         raise RuntimeError(
             f"{name} looks at a parameter as a whole, and these are this rank's pieces of a ShardedModel's: take an optimizer "
             "that treats each number by itself, such as AdamW, or average_gradients with a ShardedOptimizer"
         )
+    for piece in pieces:
+        piece.__class__ = nn.Parameter
 
 
-torch_optimizer.register_optimizer_step_pre_hook(_check_optimizer)
-# torch's optimizers step many tensors of these classes in one kernel, on a GPU.
-torch_optimizer._foreach_supported_types.append(Piece)
+def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    become_pieces(_pieces_of(optimizer))
+
+
+def _pieces_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [each for group in optimizer.param_groups for each in group["params"] if PIECE_OF in vars(each)]
+
+
+torch_optimizer.register_optimizer_step_pre_hook(_before_step)
+torch_optimizer.register_optimizer_step_post_hook(_after_step)
 
 
 def become_pieces(parameters: Sequence[nn.Parameter]) -> None:
@@ -94,7 +109,7 @@ def become_pieces(parameters: Sequence[nn.Parameter]) -> None:
 @contextlib.contextmanager
 def forward_needs_whole_layers() -> Iterator[None]:
     """Refuse every use of a piece in the block, in this thread: a layer's own are whole then."""
-    before, _here.in_forward = getattr(_here, "in_forward", False), True
+    before, _here.in_forward = _in_forward(), True
     try:
         yield
     finally:
@@ -107,14 +122,10 @@ def refuse_use(piece: torch.Tensor) -> NoReturn:
 
 
 class InPieces(nn.Module):
-    """A module whose parameters are pieces: it is not copied, pickled or wrapped by torch's DDP."""
+    """A module whose parameters are pieces: it is neither copied nor pickled."""
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         refuse_copy()
-
-    @property
-    def _ddp_params_and_buffers_to_ignore(self) -> NoReturn:  # DistributedDataParallel asks for it first
-        raise RuntimeError(f"this is a ShardedModel, {SHARDED}")
 
 
 SHARDED = (
@@ -139,25 +150,36 @@ def refuse_copy() -> NoReturn:
     )
 
 
-def _use(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return what ``func`` does to pieces or their gradients, unless it needs them whole."""
+def _in_forward() -> bool:
+    return getattr(_here, "in_forward", False)
+
+
+def _call(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return what ``func`` does to pieces or their gradients, number by number."""
     if func in _NORMS:
         _refuse(
             pytree.tree_leaves(args),
             "is this rank's piece, whose norm is not that of all gradients: call clip_grad_norm_ of the ShardedModel, or take "
             "full_parameters()",
         )
-    try:
-        with torch._C.DisableTorchFunctionSubclass():
-            result = func(*args, **kwargs)
-    except (RuntimeError, ValueError, IndexError) as error:
-        leaves = pytree.tree_leaves((args, kwargs))
-        why = _OUTSIDE if any(isinstance(each, Piece) for each in leaves) else _OF_A_PIECE
-        _refuse(leaves, f"{why} ({error})", error)
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **kwargs)
+
+
+def _use(func: Any, args: Any, kwargs: Any) -> Any:
+    """Do the same, unless what comes of it is for a forward pass, or for a loss."""
     pieces = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, Piece)]
+    if sys._getframe(2).f_globals.get("__name__") == DistributedDataParallel.__module__:  # it asks before it sends
+        check_whole(pieces)
+    try:
+        result = _call(func, args, kwargs)
+    except (RuntimeError, ValueError, IndexError) as error:
+        if _in_forward():
+            _refuse(pieces, f"{_OUTSIDE} ({error})", error)
+        raise
     name = getattr(func, "__name__", "")
     for_dtype_and_device = name.startswith("new_") or (name in ("to", "type_as") and not isinstance(args[0], Piece))
-    if pieces and not for_dtype_and_device and _is_used(result, pieces):
+    if not for_dtype_and_device and _is_used(result, pieces):
         _refuse(pieces, _OUTSIDE)
     return result
 
@@ -165,7 +187,7 @@ def _use(func: Any, args: Any, kwargs: Any) -> Any:
 def _is_used(result: Any, pieces: Sequence[Piece]) -> bool:
     """Return whether what comes of pieces is for a forward pass, or for a loss."""
     found = [y for y in pytree.tree_leaves(result) if isinstance(y, torch.Tensor) and all(y is not x for x in pieces)]
-    if getattr(_here, "in_forward", False):
+    if _in_forward():
         return bool(found) or isinstance(result, torch.Size) or type(result) is int
     return any(y.requires_grad and not y._is_view() for y in found)
 
@@ -175,7 +197,6 @@ _OUTSIDE = (
     "it in shard, so that they are one unit, or leave its layer's class out of shard; a penalty on weights is the "
     "optimizer's weight_decay"
 )
-_OF_A_PIECE = "is that of this rank's piece, 1-D: make the optimizer after the ShardedModel"
 
 
 def _refuse(leaves: Sequence[Any], why: str, cause: Exception | None = None) -> NoReturn:

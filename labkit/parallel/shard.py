@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,19 +16,23 @@ from labkit.parallel.piece import PIECE_OF
 from labkit.trace import span
 
 _NO_PIECES = "is a rank's own piece of a ShardedModel's: give these to a plain optimizer, made after the ShardedModel"
+_GAPS = "leaves gaps in memory (strides {}): use its contiguous() copy"
 
 
 class Broadcast:
     """Starts replacing a tensor by the one of rank ``owner``, in place, on every rank.
 
     :meth:`wait` ends it. Any dtype travels, as bytes, and any strides that leave no gaps. It is a
-    span of the lane comm until somebody has waited for it. Raises ValueError for a piece.
+    span of the lane comm until somebody has waited for it. Raises ValueError for a piece, and for
+    gaps.
     """
 
     def __init__(self, tensor: torch.Tensor, owner: int):
         if hasattr(tensor, PIECE_OF):
             raise ValueError(f"a parameter {_NO_PIECES}")
         tensor = tensor.detach()
+        if not (tensor.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense(tensor)):
+            raise ValueError(f"a parameter of {tuple(tensor.shape)} {_GAPS.format(tensor.stride())}")
         flat = tensor.as_strided((tensor.numel(),), (1,))
         self._timing = span("broadcast", "comm", device=tensor.device, bytes=tensor.nbytes).begin()
         self._work: Any = dist.broadcast(flat.view(torch.uint8), src=owner, async_op=True)
@@ -55,6 +59,41 @@ def check_optimizer_class(optimizer_class: Any) -> None:
             "optimizer_class is LBFGS, which steps all parameters together, so they cannot be shared out: take one that "
             "steps each by itself, such as torch.optim.AdamW"
         )
+
+
+Form = tuple[torch.Size, torch.dtype, torch.device]
+
+
+def forms_of(parameters: Iterable[torch.Tensor]) -> dict[torch.Tensor, Form]:
+    """Return what must stay as it is of each parameter, once it has an owner."""
+    return {parameter: (parameter.shape, parameter.dtype, parameter.device) for parameter in parameters}
+
+
+def check_unchanged(forms: dict[torch.Tensor, Form]) -> None:
+    """Raise RuntimeError where a parameter is not any more what it was when it got its owner."""
+    now = forms_of(forms)
+    if now != forms:
+        number, parameter = next((n, p) for n, p in enumerate(forms) if now[p] != forms[p])
+        shape, dtype, device = forms[parameter]
+        raise RuntimeError(
+            f"parameter {number} is {tuple(parameter.shape)} {parameter.dtype} on {parameter.device}, and was {tuple(shape)} "
+            f"{dtype} on {device} when it was shared out: convert or move the model first, then make the ShardedOptimizer"
+        )
+
+
+def check_share(state: dict[str, Any]) -> None:
+    """Raise ValueError for a state that is the share of another rank, or of another world size."""
+    if "share" in state and dist.is_initialized() and state["share"] != own_share():
+        (rank, world_size), (here, size) = state["share"], own_share()
+        raise ValueError(
+            f"this is the share of rank {rank} of {world_size}, and this is rank {here} of {size}: save "
+            "full_state_dict() instead, which can be loaded at any world size"
+        )
+
+
+def own_share() -> list[int]:
+    """Return which share this rank has: its number, and how many there are."""
+    return [dist.get_rank(), dist.get_world_size()]
 
 
 def check_same_parameters(parameters: Sequence[torch.Tensor]) -> None:
@@ -90,7 +129,7 @@ def _refused(parameters: Sequence[torch.Tensor]) -> str:
         if parameter.device != parameters[0].device:
             return f"{what} and parameter 0 on {parameters[0].device}: move the model to one device first"
         if not torch.ops.aten.is_non_overlapping_and_dense(parameter):
-            return f"parameter {number} leaves gaps in memory (strides {parameter.stride()}): use its contiguous() copy"
+            return f"parameter {number} {_GAPS.format(parameter.stride())}"
     return _overlap(parameters)
 
 
