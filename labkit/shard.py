@@ -18,7 +18,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from labkit.parallel.bucket import check_same_model, take_from_rank_0
 from labkit.parallel.guard import NOT_AVERAGED, Guard, check_unwrapped
-from labkit.parallel.piece import InPieces, check_whole, forward_needs_whole_layers
+from labkit.parallel.piece import InPieces, check_whole, forward_of_whole_layers
 from labkit.parallel.shard import (
     Broadcast,
     CollectiveFunction,
@@ -279,8 +279,7 @@ class ShardedModel(InPieces):
             self._check_averaged()
             self._guard.check()
         self._begin_pass()
-        with forward_needs_whole_layers():
-            outputs = self.module(*args, **kwargs)
+        outputs = forward_of_whole_layers(self.module, *args, **kwargs)
         check_same_order(self._order.now)
         return outputs
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -45,7 +44,10 @@ class Piece(nn.Parameter):
     def data(self, value: torch.Tensor) -> None:
         own, new = (f"{tuple(each.shape)} {each.dtype} on {each.device}" for each in (self, value))
         if own != new:
-            _refuse([self], f"is {own} on this rank and cannot become {new}: convert or move the model, then shard it")
+            _refuse(
+                [self],
+                f"is {own} here and cannot become {new}: give it a piece like it; convert or move a model before sharding it",
+            )
         with torch.no_grad():
             self.copy_(value)
 
@@ -106,14 +108,33 @@ def become_pieces(parameters: Sequence[nn.Parameter]) -> None:
         parameter.__class__ = Piece
 
 
-@contextlib.contextmanager
-def forward_needs_whole_layers() -> Iterator[None]:
-    """Refuse every use of a piece in the block, in this thread: a layer's own are whole then."""
+def forward_of_whole_layers(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Return ``module(*args, **kwargs)``. Refuse every use of a piece: a layer's own are whole.
+
+    It is not compiled: a compiler would keep the code of hooks, and the memory of weights.
+    """
+    if _is_compiled(module):
+        raise RuntimeError(_COMPILED)
+    call = torch.compiler.disable(module.__call__) if "torch._dynamo" in sys.modules else module
     before, _here.in_forward = _in_forward(), True
     try:
-        yield
+        return call(*args, **kwargs)
     finally:
         _here.in_forward = before
+
+
+_COMPILED = "the module is compiled, which keeps the memory of weights that comes and goes here: shard the plain one"
+
+
+def check_plain(module: nn.Module, layers: Iterable[nn.Module]) -> None:
+    """Raise RuntimeError where one of these layers, or what contains it, is compiled."""
+    outer = {*layers}
+    if any(_is_compiled(each) and outer & {*each.modules()} for each in module.modules()):
+        raise RuntimeError(_COMPILED)
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return module._compiled_call_impl is not None or "_orig_mod" in module._modules
 
 
 def refuse_use(piece: torch.Tensor) -> NoReturn:

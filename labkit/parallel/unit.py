@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit.base.texts import listed
-from labkit.parallel.piece import PIECE_OF, become_pieces
+from labkit.parallel.piece import PIECE_OF, become_pieces, check_plain
 from labkit.trace import span
 
 # torch 2.13 has new names for these.
@@ -235,6 +235,7 @@ def make_units(module: nn.Module, kinds: Kinds, compute_dtype: torch.dtype | Non
             f"the model has no layer with parameters of {names}, so there is nothing to shard: "
             "name the kinds of its layers, such as shard=(GPT2Block,)"
         )
+    check_plain(module, layers.values())
     _check_outside(module, layers)
     groups: list[dict[str, nn.Module]] = []
     for name, layer in layers.items():
