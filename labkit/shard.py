@@ -18,7 +18,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from labkit.parallel.bucket import check_same_model, take_from_rank_0
 from labkit.parallel.guard import NOT_AVERAGED, Guard, check_unwrapped
-from labkit.parallel.piece import InPieces, check_whole, forward_of_whole_layers
+from labkit.parallel.piece import InPieces, check_whole
 from labkit.parallel.shard import (
     Broadcast,
     CollectiveFunction,
@@ -69,16 +69,18 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     - ``params``: parameters or groups of them, as for a plain optimizer, with the same values and
       in the same order on every rank. A parameter that is there twice counts once.
-    - ``optimizer_class``: such as torch.optim.AdamW, which steps each parameter by itself.
+    - ``optimizer_class``: such as torch.optim.AdamW, which steps each parameter by itself. It sees
+      whole parameters, so Muon, Shampoo and Adafactor are right here, as they are in one process.
     - ``options``: what that takes, such as ``lr``. Schedulers may change them in ``param_groups``.
 
     Raises ValueError, on every rank, where ranks have different parameters, and for a parameter on
-    another device than the first or on one from which the group does not send; for LBFGS, which
-    steps all parameters together; for what a plain optimizer refuses.
+    another device than the first or on one from which the group does not send; for two in the same
+    memory; for LBFGS, which steps all parameters together; for what a plain optimizer refuses.
+    ``step`` raises RuntimeError where a parameter was converted, moved or replaced since then.
 
     Caveats: ``step``, ``full_state_dict`` and ``add_param_group`` are collectives, so every rank
     has to call them. With more ranks than parameters some have an empty share. A frozen parameter
-    has an owner too, since it may be unfrozen later.
+    has an owner too, since it may be unfrozen later. A copy or a pickle is for the same rank.
 
     After Rajbhandari et al. 2020, ZeRO, arXiv 1910.02054: P_os.
     """
@@ -155,7 +157,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         in buckets of a BucketedDataParallel that have not been waited for.
         """
         assert self.local is not None
-        check_unchanged(self.forms)
+        check_unchanged(self.forms, self._parameters())
         self.local.state = self.state  # it may have been replaced
         for group, own in zip(self.param_groups, self.local.param_groups, strict=True):
             own.update(group | {"params": own["params"]})  # a scheduler may have changed the options
@@ -231,16 +233,29 @@ class ShardedModel(InPieces):
     each rank; with gloo the gradients count twice, as its reduce_scatter is an all_reduce.
     Gradients add up, as ever, until they are set to None or zero.
 
-    Raises ValueError where ranks have different models, for a model without a layer to shard, and
-    where layers outside need a unit's parameters; TypeError for a ``shard`` that is not a class.
+    Raises ValueError where ranks have different models, for a model without a layer to shard, for
+    one that is in a wrapper already, and where layers outside need a unit's parameters; TypeError
+    for a ``shard`` that is not a class. ``forward`` raises RuntimeError on every rank where a layer
+    was replaced or unfrozen since then, where a parameter is used outside its own layer, as in a
+    tied head by hand, and where ranks have used different layers of one size; that last it learns
+    by an all_reduce of 16 bytes. So do copies, second derivatives, and torch's clip_grad_norm_.
 
-    Caveats: all ranks use the same layers, in the same order. The optimizer comes after this: one
-    that has taken steps before has state for whole parameters. It sees 1-D pieces, which suits
-    those that treat each number by itself, such as SGD and AdamW. A parameter that is used but not
-    by its own layer's forward pass is found as a piece. To clip gradients call
-    :meth:`clip_grad_norm_`: torch's function of that name would scale by the norm of this rank's
-    pieces, on each rank another. A replicated parameter that no rank uses gets a gradient of zero,
-    as in dp.7, and so does one of a unit whose other parameters are used.
+    Caveats:
+
+    - All ranks use the same layers, in the same order.
+    - The optimizer comes after this: one that has taken steps before has state for whole
+      parameters. It sees 1-D pieces, which suits those that treat each number by itself, such as
+      SGD and AdamW. Those that look at a matrix or at all parameters together, such as Muon,
+      Shampoo, Adafactor, LARS and LBFGS, need whole ones: a :class:`ShardedOptimizer`.
+    - Outside the forward pass a parameter is a piece, in ``shape`` and ``numel()``; ``dim()`` is
+      that of the whole one. It has its gradient after finish_gradient_synchronization(). A norm or
+      a sum that you compute of them is this rank's alone. :meth:`clip_grad_norm_` clips by the norm
+      of all; a GradScaler's verdict is shared.
+    - To keep an average of weights, keep one of each piece, by hand. For a plain model save
+      :meth:`full_parameters`.
+    - A replicated parameter that no rank uses gets a gradient of zero, as in dp.7, and so does one
+      of a unit whose other parameters are used. One that is frozen after wrapping does not move.
+    - Under torch.compile the model runs uncompiled.
 
     After Rajbhandari et al. 2020, ZeRO, arXiv 1910.02054: stage 3; Zhao et al. 2023, PyTorch FSDP,
     arXiv 2304.11277.
@@ -279,7 +294,7 @@ class ShardedModel(InPieces):
             self._check_averaged()
             self._guard.check()
         self._begin_pass()
-        outputs = forward_of_whole_layers(self.module, *args, **kwargs)
+        outputs = self.module(*args, **kwargs)
         check_same_order(self._order.now)
         return outputs
 
@@ -491,9 +506,16 @@ class ColumnParallelLinear(torch.nn.Module):
 
     ``linear`` is an nn.Linear, the same on every rank of ``process_group`` (all ranks); its numbers
     are taken from the first of them. ``weight`` (outputs / N, inputs) and ``bias`` are this rank's,
-    as torch.tensor_split cuts the outputs. The input is the same on all ranks.
+    as torch.tensor_split cuts the outputs; what is frozen stays so. The input is the same on all
+    ranks.
 
-    Raises TypeError for anything but an nn.Linear, ValueError where ranks have different ones.
+    Raises TypeError for anything but an nn.Linear that computes as such, without a ``forward`` or
+    hooks of its own; ValueError where ranks have different ones; RuntimeError for torch.func and
+    for second derivatives.
+
+    Caveats: a parameter that is used between the two layers, such as a scale, has on each rank the
+    part of its gradient that comes from this rank's hidden numbers. Add those up after backward,
+    with dist.all_reduce, or the ranks drift apart.
     """
 
     def __init__(self, linear: torch.nn.Linear, process_group: Any = None):

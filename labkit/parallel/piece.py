@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._dynamo import eval_frame
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as torch_optimizer
 from torch.utils import _pytree as pytree
 
-PIECE_OF = "_labkit_piece_of"  # its name in the model, of a parameter that ShardedModel has cut
+PIECE_OF = "_labkit_piece_of"  # a Whole, of a parameter that ShardedModel has cut
 _NORMS = (torch.linalg.vector_norm, torch._foreach_norm)  # what torch's get_total_norm calls
 _DATA: Any = torch.Tensor.data
 _GRAD: Any = torch.Tensor.grad
 _OF_MATRICES = {"Adafactor", "LARS", "LBFGS", "Lamb", "Muon", "SOAP", "Shampoo"}
 _here = threading.local()  # .in_forward while a ShardedModel computes in this thread
+
+
+class Whole(NamedTuple):
+    """A parameter as it was before it was cut: its name in the model, and its dimensions."""
+
+    name: str
+    n_dim: int
 
 
 class Piece(nn.Parameter):
@@ -61,6 +70,15 @@ class Piece(nn.Parameter):
     def grad(self, value: torch.Tensor | None) -> None:
         with torch._C.DisableTorchFunctionSubclass():
             _GRAD.__set__(self, value)
+
+    def dim(self) -> int:
+        """Return how many dimensions the whole parameter has: some decay matrices alone."""
+        n_dim: int = vars(self)[PIECE_OF].n_dim
+        return n_dim
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        return self.dim()
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
         refuse_copy()
@@ -108,21 +126,6 @@ def become_pieces(parameters: Sequence[nn.Parameter]) -> None:
         parameter.__class__ = Piece
 
 
-def forward_of_whole_layers(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Return ``module(*args, **kwargs)``. Refuse every use of a piece: a layer's own are whole.
-
-    It is not compiled: a compiler would keep the code of hooks, and the memory of weights.
-    """
-    if _is_compiled(module):
-        raise RuntimeError(_COMPILED)
-    call = torch.compiler.disable(module.__call__) if "torch._dynamo" in sys.modules else module
-    before, _here.in_forward = _in_forward(), True
-    try:
-        return call(*args, **kwargs)
-    finally:
-        _here.in_forward = before
-
-
 _COMPILED = "the module is compiled, which keeps the memory of weights that comes and goes here: shard the plain one"
 
 
@@ -143,10 +146,38 @@ def refuse_use(piece: torch.Tensor) -> NoReturn:
 
 
 class InPieces(nn.Module):
-    """A module whose parameters are pieces: it is neither copied nor pickled."""
+    """A module whose parameters are pieces. It is neither copied, pickled nor compiled.
+
+    In its ``forward`` every use of a piece is refused, since a layer's own parameters are whole.
+    """
+
+    def __init_subclass__(cls) -> None:
+        if "forward" in vars(cls):
+            cls.forward = _of_whole_layers(cls.forward)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         refuse_copy()
+
+
+def _of_whole_layers(forward: Any) -> Any:
+    @functools.wraps(forward)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_compiled(self.module):
+            raise RuntimeError(_COMPILED)
+        if torch._C._are_functorch_transforms_active():
+            raise RuntimeError(
+                "torch.func cannot differentiate through a ShardedModel: call backward(), or take the plain model"
+            )
+        before, _here.in_forward = _in_forward(), True
+        compiler = eval_frame.set_eval_frame(None)
+        try:
+            return forward(self, *args, **kwargs)
+        finally:
+            eval_frame.set_eval_frame(compiler)
+            _here.in_forward = before
+
+    run._torchdynamo_disable = True  # type: ignore[attr-defined]  # as torch.compiler.disable does, which takes seconds to load
+    return run
 
 
 SHARDED = (
@@ -159,7 +190,7 @@ def check_whole(parameters: Iterable[torch.Tensor]) -> None:
     """Raise ValueError where one of these is a piece, of which each rank has another."""
     for each in parameters:
         if hasattr(each, PIECE_OF):
-            raise ValueError(f"{getattr(each, PIECE_OF)} is sharded already: it is in a ShardedModel, {SHARDED}")
+            raise ValueError(f"{getattr(each, PIECE_OF).name} is sharded already: it is in a ShardedModel, {SHARDED}")
 
 
 def refuse_copy() -> NoReturn:
@@ -183,8 +214,14 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
             "is this rank's piece, whose norm is not that of all gradients: call clip_grad_norm_ of the ShardedModel, or take "
             "full_parameters()",
         )
-    with torch._C.DisableTorchFunctionSubclass():
-        return func(*args, **kwargs)
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+    except (RuntimeError, ValueError, IndexError) as error:
+        leaves = pytree.tree_leaves((args, kwargs))
+        if not any(isinstance(each, Piece) for each in leaves):
+            raise
+        _refuse(leaves, f"{_OUTSIDE if _in_forward() else _AS_WHOLE} ({error})", error)
 
 
 def _use(func: Any, args: Any, kwargs: Any) -> Any:
@@ -192,12 +229,7 @@ def _use(func: Any, args: Any, kwargs: Any) -> Any:
     pieces = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, Piece)]
     if sys._getframe(2).f_globals.get("__name__") == DistributedDataParallel.__module__:  # it asks before it sends
         check_whole(pieces)
-    try:
-        result = _call(func, args, kwargs)
-    except (RuntimeError, ValueError, IndexError) as error:
-        if _in_forward():
-            _refuse(pieces, f"{_OUTSIDE} ({error})", error)
-        raise
+    result = _call(func, args, kwargs)
     name = getattr(func, "__name__", "")
     for_dtype_and_device = name.startswith("new_") or (name in ("to", "type_as") and not isinstance(args[0], Piece))
     if not for_dtype_and_device and _is_used(result, pieces):
@@ -218,8 +250,9 @@ _OUTSIDE = (
     "it in shard, so that they are one unit, or leave its layer's class out of shard; a penalty on weights is the "
     "optimizer's weight_decay"
 )
+_AS_WHOLE = "is this rank's piece, 1-D, and cannot be used as the whole one: use the plain model before it is sharded"
 
 
 def _refuse(leaves: Sequence[Any], why: str, cause: Exception | None = None) -> NoReturn:
-    names = [vars(each)[PIECE_OF] for each in leaves if isinstance(each, Piece)]
+    names = [vars(each)[PIECE_OF].name for each in leaves if isinstance(each, Piece)]
     raise RuntimeError(f"{names[0] if names else 'a gradient'} of a ShardedModel {why}") from cause

@@ -69,11 +69,19 @@ def forms_of(parameters: Iterable[torch.Tensor]) -> dict[torch.Tensor, Form]:
     return {parameter: (parameter.shape, parameter.dtype, parameter.device) for parameter in parameters}
 
 
-def check_unchanged(forms: dict[torch.Tensor, Form]) -> None:
-    """Raise RuntimeError where a parameter is not any more what it was when it got its owner."""
-    now = forms_of(forms)
+def check_unchanged(forms: dict[torch.Tensor, Form], parameters: Sequence[torch.Tensor]) -> None:
+    """Raise RuntimeError where these are not the parameters that were shared out, as they were."""
+    if [*map(id, parameters)] != [*map(id, forms)]:
+        raise RuntimeError(
+            f"param_groups has {len(parameters)} parameters, not the {len(forms)} that were shared out, or in another order: "
+            "make a new ShardedOptimizer of these; to leave one out of a step, set its gradient to None; for more there is "
+            "add_param_group"
+        )
+    now = forms_of(parameters)
     if now != forms:
         number, parameter = next((n, p) for n, p in enumerate(forms) if now[p] != forms[p])
+        if hasattr(parameter, PIECE_OF):
+            raise ValueError(f"parameter {number} {_NO_PIECES}")
         shape, dtype, device = forms[parameter]
         raise RuntimeError(
             f"parameter {number} is {tuple(parameter.shape)} {parameter.dtype} on {parameter.device}, and was {tuple(shape)} "

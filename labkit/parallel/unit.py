@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit.base.texts import listed
-from labkit.parallel.piece import PIECE_OF, become_pieces, check_plain
+from labkit.parallel.piece import PIECE_OF, Whole, become_pieces, check_plain
 from labkit.trace import span
 
 # torch 2.13 has new names for these.
@@ -53,7 +53,7 @@ class Unit:
         self._first = rank * length  # of the numbers in the row, the first in this rank's shard
         self._pieces = self._in_pieces(self.shard)
         for parameter, name in zip(self.parameters, self.names, strict=True):
-            setattr(parameter, PIECE_OF, name)
+            setattr(parameter, PIECE_OF, Whole(name, parameter.dim()))
         self._classes = [type(parameter) for parameter in self.parameters]  # while is_full
         self._kept: list[Any] = [None] * len(self.parameters)  # gradients of pieces, while is_full
         self.is_full = True
@@ -65,6 +65,15 @@ class Unit:
         """Begin a backward pass: every gradient is missing."""
         self.missing = {i for i, parameter in enumerate(self.parameters) if parameter.requires_grad}
         self.in_backward = False
+
+    def check_unchanged(self) -> None:
+        """Raise RuntimeError where the layers have changed ``full`` in place, while ``is_full``."""
+        for parameter, name, version in zip(self.parameters, self.names, self._versions, strict=True):
+            if parameter._version > version:
+                raise RuntimeError(
+                    f"{name} was changed in place in its layer's forward pass (as max_norm does), which is lost, since only "
+                    "pieces are kept: change the pieces, between steps"
+                )
 
     def finish_gather(self) -> None:
         """Wait until ``full`` is there, if it is on its way."""
@@ -79,6 +88,7 @@ class Unit:
                 parameter.__class__ = self._classes[i]
                 self._kept[i], parameter.grad = parameter.grad, None
                 parameter.data = whole
+            self._versions = [parameter._version for parameter in self.parameters]
         self.is_full = True
 
     def use_shard(self) -> None:

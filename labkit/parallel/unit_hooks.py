@@ -85,6 +85,7 @@ def _after_forward(unit: Unit, hooks: Hooks, layer: nn.Module, inputs: Any, outp
     if any(_is_part(y, unit) for y in _tensors(outputs)):  # its memory goes
         outputs = pytree.tree_map(lambda y: y.clone() if _is_part(y, unit) else y, outputs)
     if unit.is_full and not unit.in_backward:
+        unit.check_unchanged()
         hooks.let_go(unit)
     found = _tensors(outputs)
     if outputs is not None and not found and torch.is_grad_enabled():

@@ -88,7 +88,8 @@ def with_loss(term: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], obje
 
 
 def stepped_by(optimizer: Callable[..., Any]) -> Callable[[], object]:
-    return after_backward(lambda model: optimizer(model.parameters()).step(lambda: 0.0))
+    """A step of the matrices, which are pieces: they keep the number of their dimensions."""
+    return after_backward(lambda model: optimizer([p for p in model.parameters() if p.dim() == 2]).step(lambda: 0.0))
 
 
 def penalty_on_gradient() -> None:
@@ -127,6 +128,19 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         penalty_on_gradient,
         "with create_graph=True: the gradient through a ShardedModel cannot be",
     ),
+    "torch.func": (
+        after_backward(lambda model: torch.func.grad(lambda x: model(x).sum())(rows(0))),
+        "torch.func cannot differentiate through a ShardedModel",
+    ),
+    "max_norm": (
+        lambda: ShardedModel(nn.Sequential(nn.Embedding(9, 4, max_norm=0.1)))(torch.arange(4)),
+        "0.weight was changed in place in its layer's forward pass (as max_norm does), which is lost",
+    ),
+    "weights drawn later": (
+        after_backward(lambda model: nn.init.xavier_uniform_(model.module[0].weight)),
+        "0.weight of a ShardedModel is this rank's piece, 1-D, and cannot be used as the whole one",
+    ),
+    "Muon": (stepped_by(torch.optim.Muon), "Muon looks at a parameter as a whole, and these are this rank's pieces"),
     "LBFGS": (stepped_by(torch.optim.LBFGS), "LBFGS looks at a parameter as a whole, and these are this rank's pieces"),
     "Adafactor": (stepped_by(torch.optim.Adafactor), "average_gradients with a ShardedOptimizer"),
     "a step too early": (
