@@ -1,7 +1,18 @@
 """labkit: a course lab on data-parallel and pipeline-parallel training.
 
-Nothing is imported here, so that each module costs only what it needs:
+Nothing of it is imported here, so that each module costs only what it needs:
 ``from labkit.launch import launch``, ``from labkit.draw import timeline``, …
 """
 
+import importlib
+
 __version__ = "0.1.0"
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Bring ``%ranks``, ``%%ranks`` and ``%%needs`` to a notebook: ``%load_ext labkit`` calls this.
+
+    Importing :mod:`labkit.launch`, or :mod:`labkit.todo` for the last, does so as well.
+    """
+    for name in ("labkit.launch", "labkit.todo"):
+        importlib.import_module(name).load_ipython_extension(shell)

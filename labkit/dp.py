@@ -434,7 +434,7 @@ class BucketedDataParallel(torch.nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.training and torch.is_grad_enabled():
             if self._has_ready_gradients():
-                raise RuntimeError(NOT_AVERAGED)
+                raise RuntimeError(f"{NOT_AVERAGED}. To accumulate gradients, run backward() inside no_sync() as well")
             if self._synchronize:
                 self._guard.check()
                 take_buffers_from_rank_0(self.module, self._buffer_forms)

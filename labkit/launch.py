@@ -187,7 +187,8 @@ PROGRESS_EVERY_S = 0.1
 def progress(iterable: Iterable[T], desc: str = "") -> Iterator[T]:
     """Go through ``iterable`` and show a bar.
 
-    In ranks: one bar in the cell, as far as the slowest rank.
+    In ranks: one bar in the cell, as far as the slowest rank. Loops with the same ``desc`` share a
+    bar one after the other, and one inside another has its own.
     """
     total = len(iterable) if isinstance(iterable, Sized) else None
     if rank.current is None:
@@ -195,23 +196,35 @@ def progress(iterable: Iterable[T], desc: str = "") -> Iterator[T]:
 
         yield from tqdm(iterable, desc=desc, disable=static() or os.environ.get("RANK", "0") != "0")
         return
-    done, sent = 0, time.monotonic()
-    rank.current.send(Progress(desc, 0, total))
+    loops, sent = rank.current.loops, time.monotonic()
+    depth = loops.open[desc]
+    now = Progress(desc, 0, total, depth, loops.begun[desc, depth])
+    loops.open[desc] += 1
+    loops.begun[desc, depth] += 1
+    rank.current.send(now)
     try:
         for item in iterable:
             yield item
-            done += 1
+            now = now._replace(done=now.done + 1)
             if time.monotonic() - sent > PROGRESS_EVERY_S:
-                rank.current.send(Progress(desc, done, total))
+                rank.current.send(now)
                 sent = time.monotonic()
     finally:
-        rank.current.send(Progress(desc, done, total))
+        loops.open[desc] -= 1
+        rank.current.send(now._replace(over=True))
 
 
-if sys.platform == "win32":
-    raise ImportError("labkit.launch needs Linux or macOS; on Windows use WSL (see docs/platforms.md)")
-if in_notebook() and rank.current is None:
+def load_ipython_extension(_shell: object = None) -> None:
+    """Bring ``%ranks`` and ``%%ranks`` to a notebook, as importing this module there does."""
+    if rank.current is not None:  # a cell that runs on ranks
+        return
     server_handle.forks.start_ahead()  # it imports torch in the background, so the first cell need not wait
     from labkit.ranks import magics  # here, because it needs IPython
 
     magics.load(_plan_ranks)
+
+
+if sys.platform == "win32":
+    raise ImportError("labkit.launch needs Linux or macOS; on Windows use WSL (see docs/platforms.md)")
+if in_notebook():
+    load_ipython_extension()

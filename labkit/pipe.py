@@ -20,10 +20,14 @@ import torch
 from torch import nn
 
 from labkit.base.checks import check_counts
+from labkit.parallel.agreement import check_together
+from labkit.parallel.batch import agreed_rows, check_input, check_no_grad, check_no_transform, cut, rows_of
 from labkit.parallel.gpt2 import PipedBlocks, check_ready, take_out_of_pipe
 from labkit.parallel.p2p import P2P
 from labkit.parallel.placement import WithDevice, check_modules, placed
-from labkit.parallel.stage import LossFunction, MeanLoss, Stage, agreed_rows, check_no_grad, cut
+from labkit.parallel.row_mean import LossFunction
+from labkit.parallel.sequence_layers import check_sequence_layers
+from labkit.parallel.stage import MeanLoss, Stage, checked_step
 from labkit.parallel.stage_assignment import assign_stages
 from labkit.parallel.stage_node import concatenate, run_stage
 from labkit.parallel.worker import Task, Worker, create_workers, end_workers, wait_for_end
@@ -123,16 +127,25 @@ class Pipe(nn.Module):
     or the end of the Pipe itself. A copy (copy.deepcopy, pickle) has threads of its own.
 
     Raises TypeError and ValueError as :func:`split_module` does, and for a split_size that is not
-    an int, 1 or more.
+    an int, 1 or more. In the first batch, attention and recurrent layers are asked for their
+    ``batch_first``: one that takes the rows for a sequence raises ValueError. Other layers in which
+    rows depend on each other give other numbers than ``module``, and nothing can tell.
 
     Caveats:
 
     - nn.BatchNorm, while training, normalises each micro-batch by itself, and its running
-      statistics move with each.
+      statistics move with each. So does what else changes in every forward, such as spectral_norm's
+      vectors.
     - Dropout, while training, draws its masks for each micro-batch, in threads that share one
       generator, so a seed does not repeat them.
     - There are no second derivatives: see :func:`labkit.parallel.stage_node.run_stage`. Backward
-      runs a stage's micro-batches from the last to the first.
+      runs a stage's micro-batches from the last to the first. torch.func (grad, jacrev, jvp, vmap)
+      is refused, and torch.compile is for the stages, not for the Pipe.
+    - Stages run in threads of their own. Of the caller's modes, those of grad, inference and
+      autocast come along. Others, such as a FlopCounterMode, saved_tensors_hooks or ``with
+      torch.device(...)``, see nothing of them.
+    - A module that is put into ``module`` afterwards is not in the Pipe: put it into
+      ``partitions``.
     - It pays off only if the partitions are large. Every clock cycle waits for the worker threads,
       so a Pipe of two stages of 512 x 512 layers, on one H100, took twelve times as long as the
       plain module (benchmarks/RESULTS.md).
@@ -151,6 +164,7 @@ class Pipe(nn.Module):
         self.split_size = split_size
         partitions, self.devices = split_module(module)
         self.partitions = nn.ModuleList(partitions)
+        self._is_checked = False  # whether its layers are, with a batch
         self._start()
 
     def compute(self, batches: list[torch.Tensor], schedule: Sequence[tuple[int, int]]) -> None:
@@ -184,12 +198,13 @@ class Pipe(nn.Module):
         """Return the model's output for ``x``, on the last device. The first dimension is the rows.
 
         What a partition raises, in forward or backward, is raised with a note that names stage and
-        micro-batch. Raises TypeError for anything but a tensor and for a partition that does not
-        return one, ValueError for a batch without rows and for outputs that do not fit together,
-        RuntimeError after :meth:`close`.
+        micro-batch. Raises TypeError for anything but a dense tensor and for a partition that does
+        not return one, ValueError for a batch without rows, for outputs that do not fit together
+        and for a layer that takes the rows for a sequence, RuntimeError after :meth:`close` and
+        inside torch.func.
         """
         self._check_open()
-        _check_batch(x)
+        self._check_batch(x)
         ### TODO pipe.3 (10 minutes): Send x through all partitions, in micro-batches of split_size
         ### rows, by the clocks of clock_cycles. self.compute does one clock; concatenate, in
         ### labkit/parallel/stage_node.py, makes one tensor of outputs that fit together.
@@ -215,10 +230,17 @@ class Pipe(nn.Module):
             raise RuntimeError(
                 "this Pipe is closed, its worker threads have ended: build a new one, of the same modules"
             )
+        check_no_transform("a Pipe")
         if threading.current_thread() in self._workers:
             raise RuntimeError(
                 "a stage of this Pipe calls the Pipe itself, and would wait for itself: build another one"
             )
+
+    def _check_batch(self, x: torch.Tensor) -> None:
+        check_input(x)
+        if not self._is_checked and len(x) > self.split_size:
+            check_sequence_layers(self.partitions, self.devices, x[: self.split_size])
+            self._is_checked = True
 
     def _check_clock(self, batches: list[torch.Tensor], schedule: Sequence[tuple[int, int]]) -> None:
         m, n = len(batches), len(self.partitions)
@@ -247,16 +269,6 @@ class Pipe(nn.Module):
         self._start()
         if not was_open:
             self.close()
-
-
-def _check_batch(x: torch.Tensor) -> None:
-    if not isinstance(x, torch.Tensor):
-        raise TypeError(f"the input is a {type(x).__name__}, expected one tensor whose first dimension is the batch")
-    if not x.dim() or not len(x):
-        raise ValueError(
-            f"the input has shape {tuple(x.shape)}, expected at least one row: the first dimension is the batch, which is cut "
-            "into micro-batches"
-        )
 
 
 # --- GPT-2 in it ----------------------------------------------------------------------------------
@@ -309,7 +321,15 @@ class ScheduledPipeline:
       tensor, whose first dimension is the rows.
     - ``schedule``: who computes what in which order, the same on all ranks. One without backward
       passes computes the loss under torch.no_grad.
-    - ``loss_fn(output, target)``: a mean over rows; only the rank of the last stage calls it.
+    - ``loss_fn(output, target)``: a mean over rows; only the rank of the last stage calls it. A mean
+      over valid tokens is not one: divide a sum by a number of the whole batch, set before a step.
+
+          tokens_per_row = (target != -100).sum() / len(target)
+
+          def loss_fn(output, target):
+              total = cross_entropy(output.flatten(0, 1), target.flatten(), reduction="sum")
+              return total / (len(target) * tokens_per_row)
+
     - ``process_group``: the ranks, by default all; a schedule of one rank needs none.
 
     A step adds to the parameters' ``.grad`` what one process would, as long as a row's output
@@ -319,11 +339,24 @@ class ScheduledPipeline:
 
     Raises, before anything is sent: ScheduleError for a schedule that cannot run, ValueError for
     one of another number of ranks or stages than there are, or if the ranks were given different
-    ones, TypeError for anything but modules. If one rank raises, all do.
+    ones or ``loss_fn`` is a sum, TypeError for anything but modules. If one rank raises, all do.
+
+    The first step compares the loss of each micro-batch with the mean of its rows', in float64 where
+    that is possible, and leaves no trace. It cannot see what an even first batch hides, whose rows
+    all have as many valid tokens, and cannot judge a loss with random numbers in it, or one that
+    cannot take a single row.
 
     Caveats:
 
     - Where a later stage makes no use of its input, gradients are zeros, not None.
+    - A weight that stages on two ranks share is two weights. Each gets its own stage's part of the
+      gradient: add the two, with ``dist.all_reduce(weight.grad)`` over these ranks, before the
+      optimizer's step. Stages on one rank may share a weight.
+    - What looks at all gradients, such as clip_grad_norm_ or a GradScaler, sees those of this
+      rank's stages alone.
+    - Hooks of a parameter run for each micro-batch, as when gradients are accumulated, and what
+      :class:`Pipe` says of layers whose rows depend on each other holds here, too.
+    - With split backward passes torch.utils.checkpoint needs ``use_reentrant=False``.
     - To evaluate between steps, make a second ScheduledPipeline of the same stages, with a schedule
       without backward passes.
     - In a script of your own on GPUs, call torch.cuda.set_device first; labkit.launch does.
@@ -341,11 +374,11 @@ class ScheduledPipeline:
     ):
         rank, modules = assign_stages(stages, schedule, loss_fn, process_group)
         self.schedule, self.rank = schedule, rank
-        self._loss_fn = loss_fn
+        self._loss_fn, self._group = loss_fn, process_group
         self._stages = {number: Stage(module, number) for number, module in modules.items()}
         self._p2p = P2P(schedule, rank, process_group, {n: stage.device for n, stage in self._stages.items()})
         self._trains = any(op.kind != "F" for op in schedule.ops[rank])
-        self._rows: int | None = None  # of a batch, from the first step on
+        self._is_first, self._rows = True, 0  # rows of a batch, which the first step fixes
         self._loss: MeanLoss | None = None  # of the step, on the rank of the last stage
         self.next_step, self._failed = 0, False
 
@@ -361,7 +394,10 @@ class ScheduledPipeline:
         use. Raises, before anything is sent: TypeError for a missing ``x`` or ``target``,
         ValueError for fewer rows than micro-batches, another number of rows than in the first step,
         and an ``x`` that requires grad, as its gradient goes nowhere; RuntimeError if the schedule has
-        backward passes and gradients are switched off.
+        backward passes and gradients are switched off. The first step raises this on all ranks, and
+        at its end, again on all, ValueError for a ``loss_fn`` that is not a mean over rows and for a
+        layer that takes the rows for a sequence; gradients are then as before it. In later steps
+        each rank raises by itself, and ranks that have raised nothing wait for it.
         """
         inputs, last = self._begin(x, target), self.schedule.n_stages - 1
         with self._running():
@@ -391,19 +427,31 @@ class ScheduledPipeline:
 
     def _begin(self, x: torch.Tensor | None, target: torch.Tensor | None) -> list[torch.Tensor]:
         """Check what was given. Return the micro-batches of ``x``, on the rank of stage 0."""
-        self._check_ready()
-        first, last = self._stages.get(0), self._stages.get(self.schedule.n_stages - 1)
-        inputs = cut("x", x, self.schedule.n_micro, self._rows) if first else []
-        targets = cut("target", target, self.schedule.n_micro, self._rows) if last else []
-        self._rows = agreed_rows(inputs, targets)
-        if first and self._trains:
-            check_no_grad("x", inputs)
+        m, n = self.schedule.n_micro, self.schedule.n_stages
+        if self._is_first:
+            self._rows = agreed_rows(check_together(lambda: rows_of(self._cut(x, target)), self._group))
+        inputs, targets = self._cut(x, target)
+        first, last, is_checked = self._stages.get(0), self._stages.get(n - 1), self._is_first and m > 1
+        for stage in self._stages.values():
+            stage.check_rows = -(-self._rows // m) if is_checked else 0
         if last:
             targets = [part.to(last.device) for part in targets]  # here, not in the span of an op
             self._loss = last.loss = MeanLoss(self._loss_fn, targets)
+            last.check_loss = self._loss.check if is_checked else None
         return [part.to(first.device) for part in inputs] if first else []
 
+    def _cut(self, x: Any, target: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Check what was given, and return the micro-batches of ``x`` and ``target`` that are here."""
+        self._check_ready()
+        m, n, rows = self.schedule.n_micro, self.schedule.n_stages, None if self._is_first else self._rows
+        inputs = cut("x", x, m, rows) if 0 in self._stages else []
+        targets = cut("target", target, m, rows) if n - 1 in self._stages else []
+        if self._trains:
+            check_no_grad("x", inputs)
+        return inputs, targets
+
     def _check_ready(self) -> None:
+        check_no_transform("a ScheduledPipeline")
         if self._failed:
             raise RuntimeError(
                 "an earlier step of this ScheduledPipeline has failed, and its messages may still be on their way: launch again"
@@ -416,12 +464,18 @@ class ScheduledPipeline:
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:
-        """Run a step: its spans have its number, and if it fails it is the last one."""
-        self._p2p.step = self.next_step
-        for stage in self._stages.values():
+        """Run a step: its spans have its number, and if it fails it is the last one.
+
+        If the first one is refused at its end, the next one is the first.
+        """
+        stages = self._stages.values()
+        self._p2p.step, self._p2p.formats_are_known = self.next_step, not self._is_first
+        for stage in stages:
             stage.step = self.next_step
         self._failed = True
-        with torch.set_grad_enabled(self._trains):
+        checked = checked_step(stages, self._loss, self._group) if self._is_first else contextlib.nullcontext()
+        with torch.set_grad_enabled(self._trains), checked:
             yield
-        self._failed = False
+            self._failed = False
+        self._is_first = False
         self.next_step += 1

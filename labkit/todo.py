@@ -24,6 +24,7 @@ from types import CodeType
 from typing import Any
 
 import labkit
+from labkit.base.autoreload import complete_reloads
 from labkit.base.measurement_html import Lines
 from labkit.base.notebook import display
 
@@ -242,7 +243,11 @@ def needs_magic(line: str, cell: str) -> None:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Set ``%%needs`` up: ``%load_ext labkit.todo`` calls this, as importing this module does."""
+    """Set ``%%needs`` up: ``%load_ext labkit.todo`` calls this, as importing this module does.
+
+    ``%autoreload`` takes over all of an edited file from then on, see labkit.base.autoreload.
+    """
+    complete_reloads()
     transformations = shell.input_transformers_cleanup
     transformations[:] = [t for t in transformations if getattr(t, "__name__", "") != step_aside.__name__]
     transformations.append(step_aside)

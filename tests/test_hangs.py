@@ -11,16 +11,19 @@ import hashlib
 import inspect
 import queue
 import re
+import signal
 import threading
 
 import pytest
 import torch
 import torch.distributed as dist
-from side_by_side import Case, on_this_rank, outcomes, selected
+from side_by_side import Case, much_runs_beside, on_this_rank, outcomes, selected
 from torch import nn
+from torch.utils.data._utils import signal_handling
 
 from labkit.cost import Link
 from labkit.launch import LaunchTimeout, RankError, launch, workers
+from labkit.ranks import rank_state
 from labkit.ranks.hang import find_hang
 from labkit.ranks.messages import Begun, Place, RankState
 
@@ -350,6 +353,24 @@ CASES = [
 ]
 
 
+# --- beside it --------------------------------------------------------------------------------
+
+
+def beside_much(fn):
+    """Return the same run, after what leaves threads behind."""
+
+    @functools.wraps(fn)
+    def run(rank):
+        much_runs_beside()
+        return fn(rank)
+
+    run.__name__ = f"{fn.__name__}_beside_much"
+    return run
+
+
+BESIDE = {case: case._replace(fn=beside_much(case.fn)) for case in CASES}
+
+
 def marked(fn):
     """Return which rank stands in which line."""
     lines, first = inspect.getsourcelines(fn)
@@ -372,11 +393,21 @@ def ended(request):
     return outcomes(selected(request))
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(each, marks=[] if each.fn in QUICK else pytest.mark.slow, id=str(each)) for each in CASES]
-)
+def quick(cases, names=QUICK):
+    return [
+        pytest.param(case, marks=[] if inspect.unwrap(case.fn) in names else pytest.mark.slow, id=str(case))
+        for case in cases
+    ]
+
+
+@pytest.mark.parametrize("case", quick(CASES))
 def test_a_mistake_is_named_with_its_ranks_and_lines(case, ended):
     check_named(hang_in(ended[case]), case.fn)
+
+
+@pytest.mark.parametrize("case", quick(BESIDE.values(), [more_batches, event_never_set]))
+def test_a_mistake_is_named_whatever_runs_beside_it(case, ended):
+    check_named(hang_in(ended[case]), inspect.unwrap(case.fn))
 
 
 def test_what_is_said_is_the_cause_a_line_for_each_rank_and_the_stacks():
@@ -397,6 +428,19 @@ def test_what_is_said_is_the_cause_a_line_for_each_rank_and_the_stacks():
 @pytest.mark.parametrize("case", [Case(after_another_group)], ids=str)
 def test_what_another_group_did_before_is_not_counted(case, ended):
     assert hang_in(ended[case]).cause.startswith("collective 2: rank 1 waits in all_reduce of 3 float32")
+
+
+def names_its_root_in_two_ways(rank):
+    group = dist.new_group([1, 2, 3])
+    if rank == 1:
+        dist.broadcast(x(), src=3, group=group)  # rank 1
+    elif rank == 2:
+        dist.broadcast(x(), group_src=2, group=group)  # rank 2
+
+
+@pytest.mark.parametrize("case", [Case(names_its_root_in_two_ways, world_size=4)], ids=str)
+def test_a_root_is_the_same_by_either_name_so_the_rank_that_is_missing_is_named(case, ended):
+    assert re.search(r"ranks 1 and 2 wait in broadcast.*, root 3 .*rank 3 has returned", hang_in(ended[case]).cause)
 
 
 def test_after_a_hang_warm_ranks_are_started_anew():
@@ -487,6 +531,7 @@ def collective(number, name="all_reduce", size=3, done=False):
 
 
 ONE, OTHER, DONE = collective(1), collective(1, "broadcast"), collective(1, done=True)
+LIMITED = ONE._replace(is_limited=True)
 IN_ONE, AWAY = state(ONE), {"in_call": False}
 
 
@@ -509,11 +554,24 @@ IN_ONE, AWAY = state(ONE), {"in_call": False}
         "GPUs in different operations": ([on_gpu(ONE, collective(2)), on_gpu(OTHER, collective(2))], True),
         "GPUs in the same operation": ([on_gpu(ONE, collective(2)), on_gpu(ONE)], False),
         "a GPU that is at work before it comes to the operation": ([on_gpu(ONE), on_gpu()], False),
+        "one has gone without it, but its own time limit ends it": ([state(LIMITED), state(**AWAY)], False),
         "so far on that the first is not known": ([IN_ONE, state(collective(99))], False),
     }.values(),
 )
 def test_a_hang_is_what_cannot_meet_any_more(states, is_one):
     assert (find_hang(dict(enumerate(states)), quiet_s=2.0) is not None) == is_one
+
+
+def test_torch_s_handler_of_a_worker_s_end_ends_no_wait_unless_it_calls_another(monkeypatch):
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        for handler in (signal.SIG_DFL, print):
+            monkeypatch.setattr(signal_handling, "_SIGCHLD_handler_set", False)
+            signal.signal(signal.SIGCHLD, handler)
+            signal_handling._set_SIGCHLD_handler()
+            assert rank_state._may_interrupt(signal.getsignal(signal.SIGCHLD)) == (handler is print)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_a_check_of_collectives_names_shapes_that_differ_before_they_are_sent():

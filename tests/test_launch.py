@@ -125,7 +125,7 @@ def test_auto_takes_nccl_exactly_where_each_rank_and_each_of_those_compared_with
     given = {"backend": "auto", "threads": None, "link": None, "share_gpu": False, "init": True} | options
     decided = plan.decide(world_size, timeout_s=1.0, **given)
     assert (decided.backend, decided.devices) == (backend, devices)
-    assert why in decided.why and why in decided.header(0.1)
+    assert why in decided.why and f" · {backend}: {decided.why} · " in decided.header(0.1)
     hidden = "" if backend == "gloo" and "backend" not in options else None  # on the CPU by choice, not by wish
     assert {variables.get("CUDA_VISIBLE_DEVICES") for variables in decided.variables} == {hidden}
 

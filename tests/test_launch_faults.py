@@ -524,6 +524,20 @@ def test_a_function_that_multiprocessing_cannot_send_is_told_to_stand_in_a_modul
     assert "must stand in a module" not in fails(pickles_by_itself, world_size=1).traceback
 
 
+def test_of_two_ranks_that_die_the_first_is_named():
+    def dies_after_the_other():
+        store = dist.distributed_c10d._get_default_store()
+        if dist.get_rank() == 1:
+            store.set("pid", str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        other = int(store.get("pid"))
+        while psutil.pid_exists(other):
+            pass
+        os.abort()
+
+    assert str(fails(dies_after_the_other)).startswith("rank 1 was killed by SIGKILL")
+
+
 def test_the_others_cpp_stacks_do_not_hide_the_reason_of_a_ranks_end(capsys):
     def waits_for_a_rank_that_aborts():
         store = dist.distributed_c10d._get_default_store()
@@ -581,7 +595,7 @@ def test_a_process_that_the_system_refuses_says_what_to_do(monkeypatch):
     def refused(server, fds):
         control, servers_end = socket.socketpair()
         with servers_end:
-            servers_end.sendall(fork_server.STATUS.pack(-errno.EAGAIN))
+            servers_end.sendall(fork_server.STATUS.pack(-errno.EAGAIN, 0))
         return control
 
     monkeypatch.setattr(server_handle.ServerHandle, "start_rank", refused)

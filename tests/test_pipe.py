@@ -81,6 +81,17 @@ def fed(x: Any) -> None:
         piped(x)
 
 
+class Residual(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + super().forward(x)
+
+
+def hooked() -> nn.Sequential:
+    model = layers()
+    model.register_forward_hook(lambda *of_module: 2 * of_module[-1])
+    return model
+
+
 REFUSED = [
     (lambda: split_module([nn.Linear(2, 2)]), TypeError, "the model is a list, expected an nn.Sequential"),
     (lambda: Pipe(nn.Sequential()), ValueError, r"the nn\.Sequential is empty, expected at least one module"),
@@ -88,6 +99,8 @@ REFUSED = [
     (lambda: Pipe(nn.Sequential(nn.ReLU(), over_two_devices())), ValueError, "module '1', a Sequential, .* on cpu and"),
     (lambda: Pipe(nn.Sequential(layers(2))), ValueError, "module '0', .* has parameters or buffers on cpu:0 and cpu:1"),
     (lambda: Pipe(placed(on_meta())), ValueError, "a Linear, is on meta, but its WithDevice says cpu:0"),
+    (lambda: Pipe(Residual(*layers())), ValueError, "the Residual has a forward of its own, which would be left out"),
+    (lambda: Pipe(hooked()), ValueError, "the Sequential has hooks of its own, which would be left out"),
     (lambda: Pipe(layers(), 0), ValueError, "^split_size is 0, expected"),
     (lambda: clock_cycles(0, 1), ValueError, "^num_batches is 0, expected a whole number, 1 or more"),
     (lambda: WithDevice("cpu:0", nn.Linear(1, 1)), TypeError, "module is a str, expected an nn"),
@@ -97,6 +110,7 @@ if not torch.cuda.is_available():
     REFUSED.append((lambda: WithDevice(nn.Linear(1, 1), "cuda:0"), ValueError, no_gpu))
 ROWLESS = [
     (lambda: fed([1.0]), TypeError, "the input is a list, expected one tensor"),
+    (lambda: fed(rows(4).to_sparse()), TypeError, "the input is a torch.sparse_coo tensor, .* expected a dense one"),
     (lambda: fed(torch.tensor(1.0)), ValueError, r"the input has shape \(\), expected at least one row"),
     (lambda: fed(torch.ones(0, 4)), ValueError, r"the input has shape \(0, 4\), expected at least one row"),
 ]
@@ -157,6 +171,92 @@ def test_batch_normalisation_is_of_each_micro_batch_while_training_and_the_plain
         piped.eval()
         reference.eval()
         torch.testing.assert_close(piped(x), reference(x))
+
+
+# --- Pipe: what it cannot do ---------------------------------------------------------------------
+
+
+def value(model: nn.Module) -> Any:
+    return lambda x: model(x).square().sum()
+
+
+@made_task
+@pytest.mark.parametrize("through", ["grad", "jacrev", "jacfwd", "vmap", "jvp"])
+def test_torch_func_is_refused_where_it_would_give_zeros(through):
+    def use(model: nn.Module) -> Any:
+        if through == "jvp":
+            return torch.func.jvp(model, (rows(4),), (rows(4),))
+        return getattr(torch.func, through)(value(model))(rows(4))
+
+    use(layers().requires_grad_(False))  # which the plain module can do
+    with (
+        Pipe(layers(), 2) as piped,
+        pytest.raises(RuntimeError, match=r"inside torch\.func .* does not reach its stages"),
+    ):
+        use(piped)
+
+
+@pipe_task
+def test_a_jacobian_without_torch_func_is_the_plain_modules():
+    jacobian = torch.autograd.functional.jacobian(layers(), rows(3))
+    with Pipe(layers(), 2) as piped:
+        torch.testing.assert_close(torch.autograd.functional.jacobian(piped, rows(3)), jacobian)
+
+
+class Recurrent(nn.Module):
+    """A GRU, which takes rows as dimension 1, or with batch_first as dimension 0."""
+
+    def __init__(self, transpose: bool = False, **options: Any) -> None:
+        super().__init__()
+        self.layer, self.transpose = nn.GRU(4, 4, **options), transpose
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.transpose:
+            return self.layer(x)[0]
+        return self.layer(x.transpose(0, 1))[0].transpose(0, 1)
+
+
+def attention(**options: Any) -> nn.Module:
+    return nn.TransformerEncoderLayer(4, 2, 8, **options)
+
+
+ALONG_TIME = [
+    (attention, (6, 5, 4), "layer '0.module.self_attn' of stage 0, a MultiheadAttention with batch_first=False"),
+    (attention, (6, 2, 4), r"was given \(2, 2, 4\), of which it takes dimension 0 for the sequence"),
+    (lambda: attention(batch_first=True), (6, 4), r"batch_first=True, was given \(2, 4\), of which it takes dimension 0"),
+    (Recurrent, (6, 4, 4), "a GRU with batch_first=False, .* make it with batch_first=True"),
+    (lambda: Recurrent(True, batch_first=True), (6, 5, 4), "a GRU with batch_first=True, .* takes dimension 1 for the sequ"),
+]  # fmt: skip
+
+
+@made_task
+@pytest.mark.parametrize(("make", "shape", "says"), ALONG_TIME)
+def test_a_layer_that_takes_the_rows_for_a_sequence_is_refused_by_its_name(make, shape, says):
+    with Pipe(placed(make(), nn.Linear(4, 4)), 2) as piped, pytest.raises(ValueError, match=says):
+        piped(torch.ones(shape))
+
+
+@pipe_task
+@pytest.mark.parametrize("make", [lambda: attention(batch_first=True), lambda: Recurrent(True)])
+@pytest.mark.parametrize("shape", [(6, 2, 4), (6, 5, 4)])
+def test_layers_that_take_the_rows_for_their_batch_are_the_plain_modules_and_used_up_no_random_number(make, shape):
+    model, x = placed(nn.Dropout(), make(), nn.Linear(4, 4)), torch.randn(shape)
+    with Pipe(model, 2) as piped:
+        states = []
+        for _ in range(2):  # in the first call layers are checked
+            torch.manual_seed(0)
+            piped(x)
+            states.append(torch.get_rng_state())
+        assert states[0].equal(states[1])
+        model.eval()
+        torch.testing.assert_close(piped(x), model(x))
+
+
+@made_task
+def test_a_batch_of_one_micro_batch_may_have_any_layers():
+    model, x = placed(attention(dropout=0.0), nn.Linear(4, 4)), torch.ones(6, 5, 4)
+    with Pipe(model, 6) as piped:
+        torch.testing.assert_close(piped(x), model(x))
 
 
 # --- Pipe: what goes wrong in a stage -------------------------------------------------------------

@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pipelines import rank_of
 from scheduled_runs import (
     WIDTH,
     Fails,
     batch,
     begin_twice,
     in_one_process,
+    masked_in_one_process,
     mse,
     no_such_luck,
     only_steps,
+    refused_then_right,
     step_with,
+    step_with_attention,
     steps_of_batches,
     train,
 )
@@ -66,20 +70,48 @@ def tokens_of_length(n):
     return torch.ones(8, n, WIDTH).double(), torch.ones(8, n, WIDTH).double()
 
 
-@pytest.mark.parametrize(
-    "batches, rank, error_type, message",
-    [
-        ([(batch()[0], batch(rows=3)[1])], 1, "ValueError", "target has 3 rows (its shape is (3, 6)), and the schedule 4"),
-        ([(batch()[0], batch(rows=10)[1])], 1, "ValueError", "the output has shape (3, 6) and the target (2, 6)"),
-        (
-            [tokens_of_length(n) for n in (5, 5, 4)], 0, "ValueError",
-            "stage 0 gives (2, 4, 6) torch.float64 for micro-batch 0, and gave (2, 5, 6) torch.float64 in the first step",
-        ),
-    ],
-)  # fmt: skip
-def test_a_batch_that_one_rank_cannot_take_is_refused_there(batches, rank, error_type, message, fails):
-    error = fails(2, only_steps, SCHEDULE, batches)
-    assert (error.rank, error.error_type) == (rank, error_type) and message in str(error)
+def test_a_tensor_of_another_shape_than_in_the_first_step_is_refused_on_its_rank(fails):
+    error = fails(2, only_steps, SCHEDULE, [tokens_of_length(n) for n in (5, 5, 4)])
+    what = "(2, 4, 6) torch.float64 for micro-batch 0, and gave (2, 5, 6) torch.float64 in the first step"
+    assert (error.rank, error.error_type) == (0, "ValueError") and f"stage 0 gives {what}" in str(error)
+
+
+def test_a_first_batch_that_one_rank_cannot_take_is_refused_on_both_and_the_next_one_may_have_other_rows(ranks):
+    rows = [(11, 3), (3, 11), (11, 10), (9, 9)]
+    batches = [(batch(rows=x)[0], batch(rows=target)[1]) for x, target in rows]
+    few = "ValueError: {} has 3 rows (its shape is (3, 6)), and the schedule 4 micro-batches"
+    unequal = "ValueError: x has 11 rows and target 10, expected as many"
+    first, last = ranks(2).run(steps_of_batches, SCHEDULE, batches).values
+    assert last[0].startswith(few.format("target")) and first[0].startswith(HINT + few.format("target"))
+    assert first[1].startswith(few.format("x")) and last[1].startswith(HINT.replace("1", "0") + few.format("x"))
+    assert first[2].startswith(unequal) and last[2].startswith(unequal)
+    torch.testing.assert_close(last[3], in_one_process("blocks", 2, rows=9)[0])
+
+
+@pytest.mark.parametrize("schedule", [SCHEDULE, zero_bubble_v(2, 4)], ids=lambda schedule: schedule.name)
+def test_a_mean_over_valid_numbers_is_refused_on_all_ranks_without_a_trace_and_a_sum_divided_by_the_batches_is_right(
+    schedule, ranks
+):
+    plain, expected = masked_in_one_process(schedule.n_stages)
+    home, others = rank_of(schedule)[schedule.n_stages - 1], []
+    for rank, (raised, same, numbers, loss, of_stages) in enumerate(ranks(2).run(refused_then_right, schedule).values):
+        assert same and numbers == [0, 0, 1]  # gradients as they were, the step not counted
+        assert "expected the same, because the pipeline takes the mean over micro-batches" in raised
+        others += [raised] if rank != home else []
+        for stage, gradients in of_stages.items():
+            torch.testing.assert_close(gradients, [1 + gradient for gradient in expected[stage]])
+        if rank == home:
+            torch.testing.assert_close(loss, plain)
+    said = f"ValueError: rank {home} cannot take part in the pipeline, so no rank can. Checking its stages and loss_fn raised"
+    assert others and all(raised.startswith(said) for raised in others)
+
+
+def test_a_layer_that_takes_the_rows_for_a_sequence_is_refused_on_all_ranks(ranks):
+    first, second = ranks(2).run(step_with_attention, SCHEDULE).values
+    assert first.startswith(
+        "ValueError: layer '1.self_attn' of stage 0, a MultiheadAttention with batch_first=False, was"
+    )
+    assert second == HINT.replace("1", "0").replace("arguments", "stages and loss_fn") + first
 
 
 def test_fewer_rows_than_in_the_first_step_are_refused_on_both_ends_before_anything_is_sent(ranks):
@@ -94,7 +126,7 @@ def test_fewer_rows_than_in_the_first_step_are_refused_on_both_ends_before_anyth
 
 STAGE = [nn.ReLU()]
 CIRCLE = Schedule([list(map(Op.parse, ops.split())) for ops in ("0F0 0B0 0F1 0B1", "1F1 1B1 1F0 1B0")])
-HINT = "rank 1 cannot take part in the pipeline, so no rank can. Checking its arguments raised "
+HINT = "ValueError: rank 1 cannot take part in the pipeline, so no rank can. Checking its arguments raised "
 
 
 @pytest.fixture
@@ -114,12 +146,13 @@ def begin_on_two(ranks):
     "stages, schedule, loss_fn, raised",
     [
         (STAGE * 2, SCHEDULE, mse, "ValueError: rank 1 was given 2 stages, expected 1: of the 2 stages of the schedule 1F1B"),
+        (STAGE, SCHEDULE, nn.MSELoss(reduction="sum"), 'ValueError: loss_fn is MSELoss() with reduction="sum", expected a me'),
         (STAGE, CIRCLE, mse, "ScheduleError: rank 0, position 1, 0B0: a deadlock: 0B0 on rank 0 waits for 1B0"),
     ],
 )  # fmt: skip
 def test_if_one_rank_cannot_begin_none_does_and_all_say_why(stages, schedule, loss_fn, raised, begin_on_two):
     first, second = begin_on_two((STAGE, SCHEDULE, None), (stages, schedule, loss_fn))
-    assert second.startswith(raised) and first == f"ValueError: {HINT}{second}"
+    assert second.startswith(raised) and first == f"{HINT}{second}"
     if schedule is not SCHEDULE:
         assert begin_on_two((STAGE, schedule, mse), (STAGE, schedule, mse)) == (second, second)
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from labkit.base import machine
 from labkit.base.texts import listed
 from labkit.course.archive import Archive
 
@@ -38,8 +39,8 @@ class TrainingRun(NamedTuple):
     merged: dict[str, Any]
 
     def setting(self, name: str) -> Any:
-        """Return what it was told, such as its ``size``, or what it found, such as world_size."""
-        return self.merged["config"].get(name, self.merged.get(name))
+        """Return what it found, such as its model, or what it was told, such as its ``size``."""
+        return self.merged.get(name, self.merged["config"].get(name))
 
 
 class Wanted(NamedTuple):
@@ -51,7 +52,9 @@ class Wanted(NamedTuple):
 
     @property
     def command(self) -> str:
-        return f"python -m labkit.train {self.flags}"
+        """How to make it. With one GPU two ranks are on the CPU, and so is what is compared."""
+        backend = " --backend gloo" if machine.usable_gpus() == 1 else ""
+        return f"python -m labkit.train {self.flags}{backend}"
 
 
 def runs(lab: Path) -> Iterator[TrainingRun]:
@@ -175,13 +178,24 @@ def draw_figures(lab: Path) -> tuple[dict[str, bytes], list[str]]:
 def _differences(problem: Problem, pair: Sequence[TrainingRun]) -> list[str]:
     """Return why runs cannot be compared, such as "size is nano and mini, expected the same"."""
     settings = {name: [str(run.setting(name)) for run in pair] for name in (*ALIKE, "batch_size")}
-    settings["the device"] = [run.merged["devices"][0].partition(":")[0] for run in pair]
+    settings |= _machines(pair)
     expected = {"batch_size": [str(size) for size in problem.batch_sizes]} if problem.batch_sizes else {}
     return [
         f"{name} is {' and '.join(values)}, expected {' and '.join(expected.get(name, ['the same']))}"
         for name, values in settings.items()
         if values != expected.get(name, values[:1] * 2)
+    ] + [
+        f"{run.folder.name} is of an earlier labkit, whose seconds an epoch lack the warm-up steps"
+        for run in pair
+        if run.setting("epochs") == 1 and "steps_per_epoch" not in run.merged
     ]
+
+
+def _machines(runs: Sequence[TrainingRun]) -> dict[str, list[str]]:
+    """Return what runs need alike to compare their times: kind of device and, on CPUs, threads."""
+    devices = [run.merged["devices"][0].partition(":")[0] for run in runs]
+    threads = [str(run.setting("threads_per_rank")) for run in runs]
+    return {"the device": devices} | ({"threads_per_rank": threads} if set(devices) == {"cpu"} else {})
 
 
 def _figures(problem: Problem, pair: Sequence[TrainingRun]) -> dict[str, bytes]:
@@ -218,6 +232,10 @@ def _agrees_by(sync: str) -> Wanted:
     return Wanted(sync, {"sync": sync}, f"glue --sync {sync} --output-dir runs/{sync}")
 
 
+GLUE_ALIKE = (
+    *("data_source", "model", "limit", "max_length", "vocab_size", "batch_size", "learning_rate", "epochs"),
+    *("iterations", "seed", "dropout", "weight_decay", "max_grad_norm", "precision"),
+)
 GLUE_TASKS = {"task2a": _agrees_by("gather_scatter"), "task2b": _agrees_by("all_reduce"), "task3": _agrees_by("ddp")}
 _ONE_PROCESS = _agrees_by("none")
 
@@ -233,6 +251,7 @@ def _add_cos598d(archive: Archive) -> None:
         folder = found[0].folder
         for file in (folder / "merged.json", *sorted(folder.glob("loss_*.txt"))):
             archive.add_file(file, f"{task}/losses/{file.name}")
+    archive.warnings += glue_differences(archive.lab)
 
 
 def report_of_glue(lab: Path, name: str = "") -> str:
@@ -245,6 +264,7 @@ def report_of_glue(lab: Path, name: str = "") -> str:
             merged = found[0].merged
             accuracy = ", ".join(f"{each:.4f}" for each in merged.get("accuracy", []))
             ranks = f"{merged['world_size']} on {merged['backend']}, {', '.join(sorted(set(merged['devices'])))}"
+            ranks += f", threads each: {merged['threads_per_rank']}" if "threads_per_rank" in merged else ""
             what = f"{merged.get('data_source', '')}; {merged.get('model', '')}"
             seconds = merged.get("seconds_per_iteration")
             n_iterations = str(len(merged.get("mean_losses", [])))
@@ -252,7 +272,22 @@ def report_of_glue(lab: Path, name: str = "") -> str:
         rows.append([f"{task}: {wanted.label}", *cells])
     lines = [f"| {' | '.join(row)} |" for row in rows]
     note = "Seconds are the mean over the first 40 iterations, or as many as there are, without the first if there are more."
-    return "\n".join([f"*{name}*", "", "## Tasks 1 to 3, from the training runs", "", *lines, "", note])
+    notes = [note, *(f"**{each[0].upper()}{each[1:]}.**" for each in glue_differences(lab))]
+    return "\n".join([f"*{name}*", "", "## Tasks 1 to 3, from the training runs", "", *lines, "", "\n\n".join(notes)])
+
+
+def glue_differences(lab: Path) -> list[str]:
+    """Return a sentence where the table's runs differ in more than how their ranks agree."""
+    latest = {wanted.label: _fitting(lab, wanted)[:1] for wanted in (_ONE_PROCESS, *GLUE_TASKS.values())}
+    runs = {label: found[0] for label, found in latest.items() if found}
+    settings = {name: [str(run.setting(name)) for run in runs.values()] for name in GLUE_ALIKE}
+    settings |= _machines([*runs.values()])
+    settings["world_size"] = [str(run.setting("world_size")) for label, run in runs.items() if label != "none"]
+    differ = [f"{name} is {', '.join(values)}" for name, values in settings.items() if len(set(values)) > 1]
+    if not differ:
+        return []
+    again = f"make them again with the same flags, as in {_ONE_PROCESS.command}"
+    return [f"do not compare the runs {', '.join(runs)}: {'; '.join(differ)}, expected the same; {again}"]
 
 
 LAYOUTS = {

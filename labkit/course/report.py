@@ -209,7 +209,7 @@ def _facts(path: Path) -> Iterator[NotebookNode]:
     facts += [("written on", _today())]
     rows = "\n".join(f"| {name} | {text.replace('|', '/')} |" for name, text in facts)
     yield new_markdown_cell(f"## The machine\n\n| | |\n|---|---|\n{rows}")
-    if runs := "\n\n".join(f"`runs/{name}`\n\n    {command}" for name, command in _runs(path)):
+    if runs := "\n\n".join(f"`runs/{name}`, {where}\n\n    {command}" for name, where, command in _runs(path)):
         yield new_markdown_cell(f"## Training runs\n\n{runs}")
 
 
@@ -222,14 +222,19 @@ def _notes(cells: Sequence[NotebookNode]) -> Iterator[str]:
         yield f"Not answered yet: {unanswered} of {questions} questions."
 
 
-def _runs(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield folder and command of each training run that kept its command, of tasks named here."""
+def _runs(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield folder, ranks and command of each training run that kept them, of tasks named here.
+
+    Times of runs on other devices, or with other threads, are not to be compared.
+    """
     tasks = {task for cell in read_notebook(path).cells for task in _TRAINING.findall(cell.source)}
     for merged in sorted((path.parent.parent / "runs").glob("*/merged.json")):
         try:
-            command = json.loads(merged.read_text(encoding="utf-8"))["command"]
+            run = json.loads(merged.read_text(encoding="utf-8"))
+            command, threads = run["command"], run["threads_per_rank"]
+            where = f"{run['world_size']} on {run['backend']}: {', '.join(run['devices'])}, CPU threads each: {threads}"
         except (OSError, ValueError, KeyError, TypeError):  # of another version, or half of it
             continue
         command = shlex.join(map(str, command)) if isinstance(command, list) else str(command)
         if tasks.intersection(_TRAINING.findall(command)):
-            yield merged.parent.name, command
+            yield merged.parent.name, where, command

@@ -177,7 +177,7 @@ def _manifest(request: Request, packed: str, archive: Archive, results: Sequence
     """Return what the archive says of itself; it names no host, user or path."""
     versions = {each.name: each.version for each in distributions() if each.name in PACKAGES}
     runs = {
-        folder.name: {key: merged.get(key) for key in ("backend", "devices", "world_size")}
+        folder.name: {key: merged.get(key) for key in ("backend", "devices", "threads_per_rank", "world_size")}
         for folder, merged in assignments.runs(archive.lab)
     }
     checks = {

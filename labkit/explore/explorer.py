@@ -135,7 +135,7 @@ class RunButtons(ipywidgets.HBox):
             self._thread.join()
 
     def _show_progress(self, progress: Progress) -> None:
-        desc, done, total = progress
+        desc, done, total, *_ = progress
         self.bar.max, self.bar.value = total or 1, done if total else 0
         self.bar.description = f"{desc}: {done} of {total}" if total else f"{desc} …"
 

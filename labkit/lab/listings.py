@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,13 +60,13 @@ def listing(*functions: Callable[..., Any], docstrings: bool = False) -> Listing
 
 
 def _source_of(function: Callable[..., Any]) -> str:
-    """Return the source that a function has in its file now, found by its name.
+    """Return the source that a function has in its file now, found by the names of both.
 
-    inspect looks by line number, which IPython's autoreload leaves wrong in a function that was
-    edited while the kernel ran.
+    inspect looks by the code's file and line number, which IPython's autoreload may leave wrong in
+    a function that was edited while the kernel ran.
     """
-    function = inspect.unwrap(function)
-    file = Path(inspect.getfile(function))
+    module = sys.modules.get(function.__module__ or "")
+    file = Path(getattr(module, "__file__", None) or "")
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
     found: Any = ast.parse(text)
     for name in function.__qualname__.split("."):

@@ -140,7 +140,7 @@ class PipelineInTurns:
             "computing": drawn * m / (m + 1),
             "bubble": drawn / (m + 1),
             "messages": gap["communication_ms"],
-            "longer": gap["imbalance_ms"] + gap["core_ms"],
+            "longer": gap["op_time_ms"] + gap["imbalance_ms"] + gap["core_ms"],
             "python": gap["overhead_ms"],
         }
 

@@ -103,7 +103,8 @@ class P2P:
     Messages are sent, and receives begun, in the order of
     :func:`labkit.schedule.p2p_order.p2p_order`. In the first step a header goes ahead of every
     activation, with its shape and dtype; its gradient has the same. From then on both ends know
-    them, and a receive is under way before anybody waits for it.
+    them, and a receive is under way before anybody waits for it. To begin anew, all ranks set
+    ``formats_are_known`` to False.
     """
 
     def __init__(self, schedule: Schedule, rank: int, group: Any, devices: dict[int, torch.device]):
@@ -115,7 +116,7 @@ class P2P:
         self._number = {Item.received_by(message.consumer): number for number, message in enumerate(self._messages)}
         self._position = {op: position for ops in schedule.ops for position, op in enumerate(ops)}  # on its rank
         self._formats: dict[Item, Format] = {}  # of activations
-        self._formats_are_known = False  # at both ends, after the first step
+        self.formats_are_known = False  # at both ends, after the first step
         self._next = 0  # the number of the message that comes next
         self._sent: set[Item] = set()  # in this step, or handed over
         self._outbox: dict[Item, torch.Tensor] = {}  # of these, what has not begun to leave or was not handed over
@@ -125,10 +126,10 @@ class P2P:
     def send(self, op: Op, tensor: torch.Tensor | None) -> None:
         """Send what ``op`` gives to another stage, or hand it over. Does not wait for its arrival.
 
-        A gradient of None stands for zeros. Raises, before anything is sent: ValueError for an op
-        that gives nothing to another stage, and for an activation of another format than in the
-        first step; TypeError for one that is not a dense tensor; RuntimeError if it was sent
-        already.
+        A gradient of None stands for zeros, and a sparse one is made dense. Raises, before anything
+        is sent: ValueError for an op that gives nothing to another stage, and for an activation of
+        another format than in the first step; TypeError for one that is not a dense tensor;
+        RuntimeError if it was sent already.
         """
         item = Item.sent_by(op)
         if op.kind == "W" or not 0 <= item.stage <= self._last_stage:
@@ -143,7 +144,7 @@ class P2P:
             known = self._format_of(item)
             tensor = torch.zeros(known.shape, dtype=known.dtype, device=self._devices[op.stage])
         assert tensor is not None
-        self._outbox[item] = tensor
+        self._outbox[item] = tensor.to_dense() if tensor.layout is not torch.strided else tensor
         self._sent.add(item)
         if item in self._number:
             self._advance(through=self._number[item])
@@ -187,7 +188,7 @@ class P2P:
         self._sends.clear()
         self._sent.clear()
         self._next = 0
-        self._formats_are_known = True
+        self.formats_are_known = True
 
     # --- one message after another ----------------------------------------------------------------
 
@@ -258,7 +259,7 @@ class P2P:
         return self._formats[activation]
 
     def _needs_header(self, item: Item) -> bool:
-        return not item.is_gradient and not self._formats_are_known
+        return not item.is_gradient and not self.formats_are_known
 
     def _is_wanted(self, item: Item) -> bool:
         return not item.is_gradient or self._format_of(item).requires_grad
@@ -268,11 +269,12 @@ class P2P:
         what = f"stage {op.stage} gives {{}} for micro-batch {op.micro_batch}"
         if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
             kind = tensor.layout if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-            raise TypeError(f"{what.format(f'a {kind}')}, expected a dense tensor")
+            raise TypeError(f"{what.format(f'a {kind}')}, expected a dense tensor: end the stage with to_dense()")
         if tensor.dim() > MAX_DIMENSIONS:
             raise ValueError(f"{what.format(f'{tensor.dim()} dimensions')}, expected at most {MAX_DIMENSIONS}")
         now = Format.of(tensor)
-        known = self._formats.setdefault(Item.sent_by(op), now)
+        known = self._formats.setdefault(Item.sent_by(op), now) if self.formats_are_known else now
+        self._formats[Item.sent_by(op)] = known
         if now != known:
             if now.shape != known.shape:
                 todo = "pad the batch to one shape, or make another ScheduledPipeline for batches of another shape"

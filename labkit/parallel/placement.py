@@ -43,7 +43,10 @@ class PlacedModule(NamedTuple):
 
 
 def check_modules(modules: nn.Sequential) -> None:
-    """Raise TypeError for anything but an nn.Sequential, and ValueError for an empty one."""
+    """Raise TypeError for anything but an nn.Sequential, and ValueError for an empty one.
+
+    Its modules run by themselves, so neither may it have a forward nor hooks of its own.
+    """
     if not isinstance(modules, nn.Sequential):
         raise TypeError(
             f"the model is a {type(modules).__name__}, expected an nn.Sequential, which says in which order its modules "
@@ -51,6 +54,13 @@ def check_modules(modules: nn.Sequential) -> None:
         )
     if not len(modules):
         raise ValueError("the nn.Sequential is empty, expected at least one module in it")
+    own = [name for name in ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks") if getattr(modules, name)]
+    if own or type(modules).forward is not nn.Sequential.forward:
+        what = "hooks of its own" if own else "a forward of its own"
+        raise ValueError(
+            f"the {type(modules).__name__} has {what}, which would be left out, as its modules run by themselves: put what it "
+            "does into one of them"
+        )
     placed(modules)  # raises what it raises before any partition is made
 
 

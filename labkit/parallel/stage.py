@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
+from labkit.parallel.agreement import check_together
+from labkit.parallel.row_mean import LossFunction, RowMeanCheck
+from labkit.parallel.sequence_layers import check_sequence_layers
 from labkit.parallel.split_backward import StageGraph, enter_graph
 from labkit.trace import span
 
@@ -33,6 +36,9 @@ class Stage:
 
     The last stage is given a ``loss``: a function of an output and the number of its micro-batch.
     It returns a tensor with one element, which replaces the output, and backward starts there.
+    ``check_loss``, if there is one, is called with the same, outside of the span. If micro-batch 0
+    has ``check_rows`` rows, ``finish_check`` raises for it what
+    :func:`labkit.parallel.sequence_layers.check_sequence_layers` does.
     ``step`` is a label of the spans. ``device`` is that of the module's parameters or buffers, and
     the CPU where it has none.
     """
@@ -40,8 +46,11 @@ class Stage:
     def __init__(self, module: nn.Module, number: int):
         self.module, self.number, self.step = module, number, 0
         self.loss: Loss | None = None
+        self.check_loss: Callable[[torch.Tensor, int], None] | None = None
         tensors = itertools.chain(module.parameters(), module.buffers())
         self.device = next((tensor.device for tensor in tensors), torch.device("cpu"))
+        self.check_rows = 0
+        self._mistake: ValueError | None = None
         self._graphs: dict[int, StageGraph] = {}  # by micro-batch
 
     def forward(self, micro_batch: int, x: torch.Tensor) -> torch.Tensor:
@@ -51,6 +60,8 @@ class Stage:
         get one. Under torch.no_grad nothing is kept. Raises TypeError if the module returns
         anything but one tensor.
         """
+        if micro_batch == 0 and x.dim() and len(x) == self.check_rows:
+            self._check_layers(x)
         with self._span("forward", micro_batch):
             # Micro-batches of stage 0 are views of one batch: if one were changed in place, all
             # would count as changed.
@@ -59,9 +70,12 @@ class Stage:
             with noted("forward", self.number, micro_batch):
                 y = self.module(enter_graph(x) if x.requires_grad else x)
                 check_output(y, self.number, micro_batch)
+            output = y if self.check_loss else None
             if self.loss:
                 with noted("loss", self.number, micro_batch):
                     y = self.loss(y, micro_batch)
+        if self.check_loss and output is not None:
+            self.check_loss(output, micro_batch)
         if y.requires_grad:
             self._graphs[micro_batch] = StageGraph(y, x if x.requires_grad else None)
         return y.detach().requires_grad_(y.requires_grad)
@@ -86,6 +100,18 @@ class Stage:
         with self._span("weight_grad", micro_batch), noted("weight gradient", self.number, micro_batch):
             if graph := self._graphs.pop(micro_batch, None):
                 graph.weight_grad()
+
+    def _check_layers(self, x: torch.Tensor) -> None:
+        self._mistake = None
+        try:
+            check_sequence_layers([self.module], [self.device], x, self.number)
+        except ValueError as mistake:
+            self._mistake = mistake
+
+    def finish_check(self) -> None:
+        """Raise what was found where the layers were checked."""
+        if self._mistake:
+            raise self._mistake
 
     def _span(self, name: str, micro_batch: int) -> span:
         return span(name, device=self.device, step=self.step, stage=self.number, micro_batch=micro_batch)
@@ -113,59 +139,26 @@ def check_output(y: Any, stage: int, micro_batch: int) -> None:
         )
 
 
-# --- the micro-batches of a batch -----------------------------------------------------------------
-
-NEEDED_BY = {"x": "stage 0", "target": "the last stage"}
-
-LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of output and target; a mean over rows
+# --- what a batch adds to the stages ---
 
 
-def cut(name: str, batch: torch.Tensor | None, n_micro: int, n_rows: int | None = None) -> list[torch.Tensor]:
-    """Return the rows of ``batch`` in ``n_micro`` even parts; the first have one more if need be.
+@contextlib.contextmanager
+def checked_step(stages: Collection[Stage], loss: MeanLoss | None, group: Any) -> Iterator[None]:
+    """Raise at the end of a step, on all ranks of ``group``, what stages and loss were refused for.
 
-    ``n_rows`` is how many rows the batch of the first step had. Raises, by the batch's ``name``,
-    TypeError for anything but a tensor, and ValueError for fewer rows than micro-batches or
-    another number of rows than ``n_rows``.
+    If the block raises, or this does, the stages' gradients are put back as they were.
     """
-    if batch is None:
-        raise TypeError(f"{name} is missing: the rank of {NEEDED_BY[name]} needs it in every step, all of its rows")
-    if not isinstance(batch, torch.Tensor):
-        raise TypeError(f"{name} is a {type(batch).__name__}, expected one tensor whose first dimension is the rows")
-    rows = len(batch) if batch.dim() else 0
-    if rows < n_micro:
-        raise ValueError(
-            f"{name} has {rows} rows (its shape is {tuple(batch.shape)}), and the schedule {n_micro} micro-batches, expected at "
-            "least one row for each: give it a bigger batch, or make a schedule with fewer"
-        )
-    if n_rows not in (None, rows):
-        raise ValueError(
-            f"{name} has {rows} rows, and the batch of the first step had {n_rows}, expected as many in every step, because "
-            "ranks allocate what they receive in advance: leave out the last, smaller batch (drop_last=True), or make another "
-            f"ScheduledPipeline for batches of {rows} rows"
-        )
-    return list(batch.tensor_split(n_micro))
-
-
-def agreed_rows(inputs: list[torch.Tensor], targets: list[torch.Tensor]) -> int | None:
-    """Return how many rows these micro-batches have together; None if there are none.
-
-    Raises ValueError if inputs and targets have different numbers of rows.
-    """
-    rows = [sum(map(len, parts)) for parts in (inputs, targets) if parts]
-    if len(set(rows)) > 1:
-        raise ValueError(
-            f"x has {rows[0]} rows and target {rows[1]}, expected as many: target needs a row for each row of x"
-        )
-    return rows[0] if rows else None
-
-
-def check_no_grad(name: str, parts: list[torch.Tensor]) -> None:
-    """Raise ValueError for a batch that requires grad, by its ``name``."""
-    if any(part.requires_grad for part in parts):
-        raise ValueError(
-            f"{name} requires grad, and a pipeline does not give its gradient back: put what computes {name} into stage 0, or "
-            f"give {name}.detach()"
-        )
+    parameters = [parameter for stage in stages for parameter in stage.module.parameters()]
+    gradients = [parameter.grad for parameter in parameters]
+    before = [None if gradient is None else gradient.clone() for gradient in gradients]
+    try:
+        yield
+        checked: list[Stage | MeanLoss] = [*stages, *([loss] if loss else [])]
+        check_together(lambda: [each.finish_check() for each in checked], group, "stages and loss_fn")
+    except BaseException:
+        for parameter, gradient, value in zip(parameters, gradients, before, strict=True):
+            parameter.grad = gradient if gradient is None or value is None else gradient.copy_(value)
+        raise
 
 
 # --- and its loss from theirs ---------------------------------------------------------------------
@@ -176,6 +169,7 @@ class MeanLoss:
 
     def __init__(self, loss_fn: LossFunction, targets: list[torch.Tensor]):
         self._loss_fn, self._targets = loss_fn, targets
+        self._row_mean = RowMeanCheck(loss_fn)
         self._rows = sum(map(len, targets))
         self._parts: list[torch.Tensor] = []
 
@@ -209,6 +203,14 @@ class MeanLoss:
         part = loss * (len(target) / self._rows)
         self._parts.append(part.detach())
         return part
+
+    def check(self, output: torch.Tensor, micro_batch: int) -> None:
+        """Compare the loss of a micro-batch with that of its rows. See :class:`RowMeanCheck`."""
+        self._row_mean.add(output, self._targets[micro_batch].to(output.device), micro_batch)
+
+    def finish_check(self) -> None:
+        """Raise ValueError if the loss was not a mean over rows where it was compared."""
+        self._row_mean.finish()
 
     def total(self) -> torch.Tensor:
         """Return the batch's loss: the mean over all rows."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch.distributed as dist
 from torch import nn
 
-from labkit.base.consequence import as_consequence
+from labkit.parallel.agreement import check_together
+from labkit.parallel.row_mean import check_loss_function
 from labkit.schedule import Schedule, validate
 
 
@@ -24,8 +25,8 @@ def assign_stages(
 
     Raises:
 
-    - TypeError for anything but a Schedule and modules, and for a ``loss_fn`` that cannot be called
-      on the rank of the last stage.
+    - TypeError for anything but a Schedule and modules, and what
+      :func:`labkit.parallel.row_mean.check_loss_function` raises, on the rank of the last stage.
     - ScheduleError for a schedule that cannot run.
     - ValueError for a schedule of another number of ranks or stages than there are, and where
       another rank has raised or has another schedule.
@@ -34,21 +35,21 @@ def assign_stages(
     rank, n_ranks = 0, 1
     if dist.is_initialized():
         rank, n_ranks = dist.get_rank(process_group), dist.get_world_size(process_group)
-    mistake: Exception | None = None
-    try:
-        where = "in this process_group" if process_group is not None else "here"
-        _check_schedule(schedule, n_ranks, where)
-        modules = _local_stages(stages, schedule, rank)
-        if schedule.n_stages - 1 in modules and not callable(loss_fn):
-            raise TypeError(
-                f"loss_fn is {loss_fn!r}, expected a function of output and target, such as torch.nn.functional.mse_loss"
-            )
-    except Exception as error:
-        mistake = error
-    if n_ranks > 1:
-        _agree(schedule, mistake, n_ranks, process_group)
-    if mistake:
-        raise mistake
+    modules: dict[int, nn.Module] = {}
+
+    def check() -> str:
+        _check_schedule(schedule, n_ranks, "in this process_group" if process_group is not None else "here")
+        modules.update(_local_stages(stages, schedule, rank))
+        if schedule.n_stages - 1 in modules:
+            check_loss_function(loss_fn, schedule.n_micro)
+        return hashlib.sha256(schedule.to_csv().encode()).hexdigest()
+
+    fingerprints = check_together(check, process_group)
+    if others := [rank for rank, fingerprint in enumerate(fingerprints) if fingerprint != fingerprints[0]]:
+        raise ValueError(
+            f"rank {', '.join(map(str, others))} has another schedule than rank 0: give all ranks the same one, "
+            "which has the ops of all of them"
+        )
     return rank, modules
 
 
@@ -97,39 +98,4 @@ def _check_group(process_group: Any) -> None:
         raise TypeError(
             f"process_group is a {type(process_group).__name__}, expected what torch.distributed.new_group gives, or None for "
             "all ranks"
-        )
-
-
-# --- do all agree? --------------------------------------------------------------------------------
-
-
-class _Answer(NamedTuple):
-    """What a rank tells the others: the fingerprint of its schedule, or its mistake."""
-
-    fingerprint: str = ""
-    mistake: str = ""
-
-
-def _agree(schedule: Schedule, mistake: Exception | None, n_ranks: int, process_group: Any) -> None:
-    """Tell the other ranks this one's schedule or ``mistake``, and hear theirs.
-
-    Raises ValueError, unless this rank has a mistake of its own, if another one has, or if a rank
-    has another schedule than rank 0.
-    """
-    if mistake:
-        own = _Answer(mistake=f"{type(mistake).__name__}: {mistake}")
-    else:
-        own = _Answer(hashlib.sha256(schedule.to_csv().encode()).hexdigest())
-    everyone = [own] * n_ranks
-    dist.all_gather_object(everyone, own, group=process_group)
-    if mistake:
-        return
-    for rank, answer in enumerate(everyone):
-        if answer.mistake:
-            text = f"rank {rank} cannot take part in the pipeline, so no rank can. Checking its arguments raised {answer.mistake}"
-            raise as_consequence(ValueError(text))
-    if others := [rank for rank, answer in enumerate(everyone) if answer != everyone[0]]:
-        raise ValueError(
-            f"rank {', '.join(map(str, others))} has another schedule than rank 0: give all ranks the same one, "
-            "which has the ops of all of them"
         )

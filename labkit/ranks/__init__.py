@@ -21,6 +21,7 @@ What these share:
     messages           what the notebook and a rank send each other, and how
     pickling           how functions and values travel
     work_log           what a rank has begun: collectives and messages
+    group_state        has all of that met, or would it meet what comes next
     rank_state         where a rank is that stands still
     thread_wait, hang  what it waits for; whether that can come
     script             a function or cells as a script for torchrun, from script_parts
@@ -29,6 +30,7 @@ What these share:
     cells              cells that live on ranks, and what becomes of a fault in one
     shell              a rank's IPython shell, in which cells run
     call_reader, group_sockets   how a cell is ended without its rank: interrupt, shut sockets
+    loader_workers     and with it the workers of a data loader
     magics, rank_tabs  %ranks and %%ranks; how what their ranks display is shown
     errors             what the reader sees of a failure
     rank_output, cell_output   what ranks print: reading it, showing it

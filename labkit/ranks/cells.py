@@ -28,7 +28,7 @@ from labkit.base.notebook import static
 from labkit.base.texts import listed
 from labkit.ranks import pickling
 from labkit.ranks.cell_output import CellDisplay, show
-from labkit.ranks.errors import LaunchTimeout, RankError, how_it_ended
+from labkit.ranks.errors import LaunchTimeout, RankError, how_it_ended, where_ranks_are
 from labkit.ranks.messages import Done
 from labkit.ranks.plan import LaunchPlan
 from labkit.ranks.pool import LaunchCall, RankPool
@@ -146,6 +146,12 @@ class Ranks:
         __tracebackhide__ = True
         from labkit.ranks import shell
 
+        if not isinstance(name, str):
+            raise TypeError(
+                f"ranks[{name!r}]: expected the name of a variable: ranks['x'] is its value on each rank, a list, and "
+                "ranks['x'][0] that of rank 0"
+            )
+
         found = self._values(shell.value, name)
         if missing := {rank: each for rank, (state, each) in found.items() if state == "missing"}:
             near = difflib.get_close_matches(name, sorted(set().union(*missing.values())), n=3)
@@ -167,6 +173,18 @@ class Ranks:
             raise TypeError(f"push: this cannot be sent to the ranks: {pickling.explain(values, error)}") from None
         self._names |= self._values(shell.push, packed)
         self.given |= values
+
+    def fits(self, plan: LaunchPlan) -> bool:
+        """Return whether these are the ranks of this plan, and all are there."""
+        return self.plan == replace(plan, cells=True) and not self._ended()
+
+    def names(self) -> list[str]:
+        """Return the names of all variables that are on any rank."""
+        from labkit.ranks import shell
+
+        with contextlib.suppress(RankError, LaunchTimeout):  # then as last heard
+            self._names |= self._values(shell.names)
+        return list(dict.fromkeys(name for names in self._names.values() for name in names))
 
     def status(self) -> pd.DataFrame:
         """Return a row for each rank: ``rank, pid, device, memory_mb, names, doing``."""
@@ -236,7 +254,9 @@ class Ranks:
         for rank in ranks:
             if (status := self._ended().get(rank)) is not None:
                 error_type, sentence = how_it_ended(status)
-                raise RankError(rank, error_type, f"{sentence} before this cell. {_restart([rank])}")
+                others = sorted(self._ended().keys() - {rank})
+                as_well = f"; so {'has' if len(others) == 1 else 'have'} {_ranks(others)}" if others else ""
+                raise RankError(rank, error_type, f"{sentence} before this cell{as_well}. {_restart([rank, *others])}")
         return ranks
 
     def _check_rank(self, rank: int) -> None:
@@ -267,6 +287,9 @@ class Ranks:
         except BaseException as error:
             error.shown = display.bundles  # type: ignore[attr-defined]
             with contextlib.suppress(KeyboardInterrupt), uninterrupted():  # one more says nothing new
+                if isinstance(error, KeyboardInterrupt):
+                    stacks = self._running().stacks()
+                    error.add_note("\n" + where_ranks_are({rank: stacks[rank] for rank in ranks}))
                 error.add_note(f"\n{self._recover(display)}")
             raise
 
@@ -288,7 +311,8 @@ class Ranks:
             lines.append(self._replace(sorted({*stuck, *self._ended()})))  # those that have ended as well
         ended = sorted(self._ended())
         if ended:
-            lines = [f"The other ranks keep their variables. {_restart(ended)}"]
+            left = "The other ranks keep their variables." if len(ended) < self.world_size else "No rank is left."
+            lines = [f"{left} {_restart(ended)}"]
         elif not pool.in_step:
             before = pool.handles[:]
             formed = self._form_group_anyhow()

@@ -12,12 +12,15 @@ import socket
 import sys
 import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from labkit.base.texts import shorten
-from labkit.ranks.hang import Hang
+from labkit.base.texts import listed, shorten
+from labkit.ranks.frames import is_readers
+from labkit.ranks.hang import Hang, in_words
+from labkit.ranks.messages import NOWHERE, Place
 
+FINISHED = "finished"  # in place of the stack of a rank that has answered
 NCCL_ADVICE = (
     "Has every rank joined it? Then NCCL may not get from one GPU to the other: try os.environ['NCCL_P2P_DISABLE'] = '1' "
     "before the launch; with os.environ['NCCL_DEBUG'] = 'INFO' NCCL says what it does."
@@ -123,9 +126,11 @@ def how_it_ended(status: int) -> tuple[str, str]:
 
 # --- tracebacks and stacks: the launched code, not the lab's way to it ----------------------------
 
+_FRAME = re.compile(r'^\s*File "(.+)", line (\d+)', re.MULTILINE)
 MAX_MESSAGE_CHARACTERS = 10_000  # characters of an exception's text that are shown
 _PACKAGE = os.path.dirname(__file__) + os.sep
 _WORK_LOG = _PACKAGE + "work_log.py"  # between a call and torch's own method
+_SHELL = _PACKAGE + "shell.py"  # whose exit() a cell may call
 _IPYTHON = os.sep + os.path.join("IPython", "core", "")
 _MULTIPROCESSING = os.path.dirname(multiprocessing.__file__) + os.sep
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")  # what is not ASCII, in a dump
@@ -165,7 +170,7 @@ def _skip_own_frames(tb: TracebackType | None) -> TracebackType | None:
         inner = inner.tb_next
     each = inner
     while each is not None and each.tb_next is not None:
-        if each.tb_next.tb_frame.f_code.co_filename == _WORK_LOG:
+        if each.tb_next.tb_frame.f_code.co_filename in (_WORK_LOG, _SHELL):
             each.tb_next = each.tb_next.tb_next
         else:
             each = each.tb_next
@@ -182,6 +187,23 @@ def readable_stacks(dump: str) -> str:
     if len(stacks) == 1 and stacks[0].startswith("Current thread"):
         return stacks[0].partition("\n")[2]
     return "\n\n".join(stacks)
+
+
+def where_ranks_are(stacks: Mapping[int, str]) -> str:
+    """Return a line for each place of the reader's code in which ranks are, by readable stacks.
+
+    The main thread comes last in them. A stack that says FINISHED is of a rank that has returned.
+    """
+    ranks_at: dict[str, list[int]] = {}
+    for rank, stack in stacks.items():
+        places = [Place(file, int(line)) for file, line in _FRAME.findall(stack) if is_readers(file)]
+        place = in_words(places[-1] if places else NOWHERE).removeprefix("in ")
+        ranks_at.setdefault("" if stack == FINISHED else place, []).append(rank)
+    return "\n".join(
+        f"rank{'s' * (len(ranks) > 1)} {listed(ranks)} "
+        + (f"{'were' if len(ranks) > 1 else 'was'} in {place}" if place else "had returned")
+        for place, ranks in ranks_at.items()
+    )
 
 
 def _character(escaped: re.Match[str]) -> str:

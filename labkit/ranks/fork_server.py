@@ -44,8 +44,8 @@ from labkit.ranks import messages
 from labkit.ranks.imported_lab import ImportedLab, forget_lab
 
 # On a control: a process id, or -errno if there can be no process; then an exit status, negative
-# for a signal.
-STATUS = struct.Struct("!q")
+# for a signal. With each the time at which the server noted it (perf_counter_ns).
+STATUS = struct.Struct("!qq")
 LEAVE_S = 2.0  # how long a rank may take to end by itself
 MAX_DESCRIPTORS = 8  # in one request
 
@@ -249,7 +249,7 @@ def _signal(pid: int, number: int) -> None:
 
 def _report(control: socket.socket, number: int) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the notebook has released it
-        control.sendall(STATUS.pack(number))
+        control.sendall(STATUS.pack(number, time.perf_counter_ns()))
 
 
 def _is_closed(control: socket.socket) -> bool:

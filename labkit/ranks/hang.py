@@ -101,7 +101,7 @@ class _Ranks:
         return [max(pending, key=lambda each: each.at_ns)._replace(root=state.root)]
 
     def _may_meet(self, rank: int, begun: Begun) -> bool:
-        if not begun.ranks:  # of a group that torch no longer knows
+        if not begun.ranks or begun.is_limited:  # of a group that torch no longer knows; it ends by itself
             return True
         if begun.peer is None:
             return all(self._joins(other, begun) for other in begun.ranks if other != rank)
@@ -145,12 +145,12 @@ class _Ranks:
         state = self.states[rank]
         if not state.in_call:
             return "has returned" if state.called else NOT_CALLED
-        where = f"{_where(state.place)}{_source(state.place)}"
+        where = in_words(state.place)
         if not self.blocked_by[rank]:
             return f"waits for {'its GPU' if state.wait == 'gpu' else 'a thread of its own'}, {where}"
         if state.wait == "gpu":
             first = self.blocked_by[rank][0]
-            where = f"{_where(first.place)}{_source(first.place)}; its GPU does not come back from there"
+            where = f"{in_words(first.place)}; its GPU does not come back from there"
         return f"waits in {listed([_named(each) for each in self.blocked_by[rank][:3]])}, {where}"
 
     def cause(self, waiting: Sequence[int]) -> str:
@@ -230,9 +230,10 @@ def _sizes(begun: Begun) -> list[int]:
     return [math.prod(shape) for shape in begun.shapes]
 
 
-def _source(place: Place) -> str:
+def in_words(place: Place) -> str:
+    """Return a place and its source line: ``your cell, line 12: x = f(y)``."""
     source = linecache.getline(place.file, place.line).strip()
-    return f": {source}" if source else ""
+    return f"{_where(place)}{f': {source}' if source else ''}"
 
 
 def _where(place: Place) -> str:

@@ -1,6 +1,6 @@
 """Bring ``%ranks`` and ``%%ranks`` to a notebook: ranks that stay, and cells that run on them.
 
-    %ranks 4 --link ethernet_1g     start four ranks, or start them anew
+    %ranks 4 --link ethernet_1g     start four ranks; those that are there already stay
     %ranks                          who is there; ranks = %ranks gives ranks["x"], ranks.push(x=...)
     %ranks restart 2                an empty rank 2
     %ranks stop
@@ -9,8 +9,8 @@
     %%ranks                         the cell runs on every rank; what it names stays there
     %%ranks 0,2                     on some of them; also 0-2
 
-Importing :mod:`labkit.launch` in a notebook brings both. ``%%rank 0``, ``%%rank[0,1]`` and ``%%px``
-mean the same as ``%%ranks``.
+``%load_ext labkit`` brings both, and so does importing :mod:`labkit.launch` in a notebook.
+``%%rank 0``, ``%%rank[0,1]`` and ``%%px`` mean the same as ``%%ranks``.
 """
 
 from __future__ import annotations
@@ -93,7 +93,13 @@ class RankMagics(Magics):
             plan = self.plan(world_size, **options)
         except (TypeError, ValueError) as error:
             raise UsageError(str(error).replace("launch: ", "%ranks: ", 1)) from None
+        if self._ranks is not None and self._ranks.fits(plan):
+            print("labkit: these ranks are there already, and keep their variables; %ranks restart empties them")
+            return self._ranks
+        lost = self._ranks.names() if self._ranks is not None else []
         self._stop()
+        if lost:
+            print(f"labkit: the ranks before these are ended, and with them {listed(lost)}")
         self._ranks = cells.Ranks(plan)
         return self._ranks
 

@@ -33,11 +33,31 @@ class NotPlain(ValueError):
 
 
 class Progress(NamedTuple):
-    """How far a rank has come in a loop that :func:`labkit.launch.progress` watches."""
+    """How far a rank has come in a loop that :func:`labkit.launch.progress` watches.
+
+    ``depth`` is how many loops of this description it is in, ``number`` how many of this depth came
+    before it in the call. Once it is ``over``, no more is heard of it.
+    """
 
     desc: str
     done: int
     total: int | None
+    depth: int = 0
+    number: int = 0
+    over: bool = False
+
+
+class GroupState(NamedTuple):
+    """What a rank has begun in its process groups, since the default one was formed.
+
+    ``collectives``: how many, for each backend of the default group. ``others``: how many in each
+    other group, by its name. ``messages``: how many there were, and the sum of their tags, by
+    group, whether they were sent, and the numbers of the sender and the receiver in the group.
+    """
+
+    collectives: tuple[int, ...]
+    others: dict[str, int]
+    messages: dict[tuple[str, bool, int, int], tuple[int, int]]
 
 
 class Done(NamedTuple):
@@ -45,7 +65,7 @@ class Done(NamedTuple):
 
     rows: list[tuple[Any, ...]]  # of spans, see labkit.trace
     notes: list[str]  # what was emulated
-    group_state: tuple[int, ...] | None  # see Rank._group_state
+    group_state: GroupState | None  # None: the group is gone
     value: Buffer = b""
     calls: int = 0  # of the notebook, so far: this answers the last
 
@@ -58,7 +78,7 @@ class Failed(NamedTuple):
     message: str
     traceback: str
     is_consequence: bool  # of another rank's, which is the one to report
-    group_state: tuple[int, ...] | None = None  # see Rank._group_state
+    group_state: GroupState | None = None  # as in Done
     calls: int = 0  # as in Done
 
 
@@ -106,7 +126,8 @@ class Begun(NamedTuple):
     ``ranks`` are those of its group. A message has a ``peer``, by its number in the group or ANY,
     and a ``tag``; its number is how many there were of this kind, to or from this peer. It is
     ``done`` while nothing waits for it.
-    ``root`` is the rank that a collective goes to or comes from, -1 where it is not known.
+    ``root`` is the rank that a collective goes to or comes from, -1 where it is not known. It
+    ``is_limited`` if a time limit that the reader gave its group ends it before ``timeout_s`` does.
     """
 
     group: str
@@ -121,6 +142,7 @@ class Begun(NamedTuple):
     tag: int = 0
     at_ns: int = 0
     root: int = -1
+    is_limited: bool = False
 
 
 class RankState(NamedTuple):
@@ -148,7 +170,9 @@ class RankState(NamedTuple):
 
 
 Message = Progress | Done | Failed | Shown | Completed | RankState
-_CLASSES = {cls.__name__: cls for cls in (Progress, Done, Failed, Shown, Completed, RankState, Begun, Place)}
+_CLASSES = {
+    cls.__name__: cls for cls in (Progress, Done, Failed, GroupState, Shown, Completed, RankState, Begun, Place)
+}
 
 
 def encode(message: Message) -> bytes:

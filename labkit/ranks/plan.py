@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.base import machine
+from labkit.base.notebook import static
 from labkit.base.rendezvous import LOOPBACK_INTERFACE
 from labkit.cost import Link
 from labkit.ranks.rank_config import RankConfig
@@ -66,7 +67,7 @@ class LaunchPlan:
             "" if seconds is None else formats.measured(seconds, "s"),
             self.emulated,
         ]
-        return " ".join(filter(None, parts))
+        return (" " if static() else " · ").join(filter(None, parts))  # brackets part them in kept outputs
 
 
 MAX_RECORDED = "200"  # collectives that torch's flight recorder keeps: see labkit.ranks.rank_state

@@ -22,7 +22,16 @@ from labkit.base.texts import listed
 from labkit.ranks import messages, server_handle
 from labkit.ranks.call_reader import Question
 from labkit.ranks.cell_output import CellDisplay, is_stopped, show
-from labkit.ranks.errors import NCCL_ADVICE, LaunchTimeout, RankError, check_loopback, explain_refusal, how_it_ended
+from labkit.ranks.errors import (
+    FINISHED,
+    NCCL_ADVICE,
+    LaunchTimeout,
+    RankError,
+    check_loopback,
+    explain_refusal,
+    how_it_ended,
+)
+from labkit.ranks.group_state import is_in_step, is_settled
 from labkit.ranks.hang import FRESH_S, QUIET_S, Hang, find_hang
 from labkit.ranks.messages import NOWHERE, Completed, Done, Failed, Progress, RankState
 from labkit.ranks.plan import LaunchPlan
@@ -151,7 +160,7 @@ class RankPool:
                 handle.begin(call.caller, call.function, deadline)
         try:
             hang = self._listen_until(deadline, display)
-            stacks = self._stacks() if self._first_failure() is None and self._unanswered() else None
+            stacks = self.stacks() if self._first_failure() is None and self._unanswered() else None
         finally:
             self._drain(display)
         if (failure := self._first_failure()) is not None:
@@ -160,13 +169,8 @@ class RankPool:
             began = any(handle.pid for handle in self.handles)
             advice = " ".join([NCCL_ADVICE] * (self.plan.backend == "nccl") + [self._at_work()] * (hang is None))
             raise LaunchTimeout(call.timeout_s, stacks, began, advice, hang, ended=not self.plan.cells)
-        self._note_step()
+        self.in_step = is_in_step([handle.group_state for handle in self.handles])
         return [handle.answer for handle in self.called if isinstance(handle.answer, Done)]
-
-    def _note_step(self) -> None:
-        """Note whether the call has left the process group in step."""
-        states = {handle.group_state for handle in self.handles}
-        self.in_step = len(states) == 1 and None not in states
 
     def _whole_messages(self) -> AbstractContextManager[object]:
         """Have no interrupt cut a message of ranks that are to be used after it."""
@@ -176,15 +180,17 @@ class RankPool:
         return [handle for handle in self.called if handle.answer is None]
 
     def end_call(self, display: CellDisplay, patience_s: float) -> list[RankHandle]:
-        """Have the ranks that are still in a call leave it. Return those that have not in time."""
+        """Have the ranks that are still in a call leave it. Return those that have not in time.
+
+        They are in step only if the failed call has left nothing behind, not even a message.
+        """
         self.in_step = self.in_step and not self._unanswered()
         for handle in self._unanswered():
             handle.end_call()
         deadline = time.monotonic() + patience_s
         while self._unanswered() and (left_s := deadline - time.monotonic()) > 0:
             self._hear(left_s, deadline, display)
-        if self.in_step:
-            self._note_step()
+        self.in_step = self.in_step and is_settled([handle.group_state for handle in self.handles])
         self._drain(display)
         return self._unanswered()
 
@@ -274,8 +280,8 @@ class RankPool:
 
     def _hear_output(self, handle: RankHandle, deadline: float, display: CellDisplay) -> None:
         lines, _ = handle.output.read()
-        if lines:
-            display.lines(handle.rank, lines)
+        if lines or handle.output.overwritten:
+            display.lines(handle.rank, lines, handle.output.overwritten)
         if handle.output.closed:
             self._selector.unregister(handle.output)
 
@@ -303,14 +309,15 @@ class RankPool:
         handle.note_end()
 
     def _first_failure(self) -> RankError | None:
-        """Return the failure that caused the others: a death, before the first exception.
+        """Return the failure that caused the others: the first death, before the first exception.
 
         What a rank raised only because of another comes last.
         """
-        for handle in self.handles:
-            if isinstance(handle.answer, Died):
-                error_type, sentence = how_it_ended(handle.answer.status)
-                return RankError(handle.rank, error_type, sentence, handle.stack(), handle.output.last_lines)
+        deaths = [(handle.answer, handle) for handle in self.handles if isinstance(handle.answer, Died)]
+        if deaths:
+            first_death, handle = min(deaths, key=lambda death: death[0].at_ns)
+            error_type, sentence = how_it_ended(first_death.status)
+            return RankError(handle.rank, error_type, sentence, handle.stack(), handle.output.last_lines)
         failures = {handle.rank: handle.answer for handle in self.handles if isinstance(handle.answer, Failed)}
         if not failures:
             return None
@@ -320,7 +327,7 @@ class RankPool:
         others = f" (and so did rank {', '.join(map(str, alike))})" if alike else ""
         return RankError(rank, first.error_type, f"raised {raised}{others}", failures[rank].traceback)
 
-    def _stacks(self) -> dict[int, str]:
+    def stacks(self) -> dict[int, str]:
         """Return every rank's Python stack, now."""
         stuck = [handle for handle in self._unanswered() if handle.pid is not None]
         for handle in stuck:
@@ -390,7 +397,7 @@ def _still_running(handles: list[RankHandle]) -> list[RankHandle]:
 def _where(handle: RankHandle, not_yet: str) -> str:
     """Return where a rank is when the time is up; ``not_yet`` if it has not started."""
     if handle.answer is not None:
-        return "finished"
+        return FINISHED
     if handle.pid is None:
         return not_yet
     if _is_stopped(handle.pid):

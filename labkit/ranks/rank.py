@@ -12,8 +12,9 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit import trace
 from labkit.base.consequence import is_consequence
@@ -21,7 +22,8 @@ from labkit.base.rendezvous import without_name_server
 from labkit.ranks import messages, pickling
 from labkit.ranks.call_reader import CallReader
 from labkit.ranks.errors import explain_pickling, format_error, message_of
-from labkit.ranks.messages import Done, Failed, Message, encode
+from labkit.ranks.loader_workers import clear_frames, workers_end_soon
+from labkit.ranks.messages import Done, Failed, GroupState, Message, encode
 from labkit.ranks.rank_config import CallerEnvironment, GroupNumber, RankConfig
 from labkit.ranks.rank_state import RankWatch
 
@@ -49,6 +51,13 @@ def _flush() -> None:
     _libc.fflush(None)
 
 
+class Loops(NamedTuple):
+    """Loops with a bar: how many are open now, by description, and how many began, by depth too."""
+
+    open: Counter[str]
+    begun: Counter[tuple[str, int]]
+
+
 class Rank:
     """This process as a rank: the connection to the notebook, and the loop that serves it."""
 
@@ -60,8 +69,9 @@ class Rank:
         self._sending = threading.Lock()
         self._groups = 0
         self._entered: CallerEnvironment | None = None  # by the last cell
-        self._watch = RankWatch(self.send)
+        self._watch = RankWatch(self.send, config.timeout_s)
         self._sockets: GroupSockets | None = None  # of ranks that run cells
+        self.loops = Loops(Counter(), Counter())  # that progress has watched in this call
         self._calls = CallReader(connection, self.send, self._end_waits) if config.cells else None
 
     def send(self, message: Message) -> None:
@@ -84,7 +94,7 @@ class Rank:
             self._answer(caller, call)
 
     def _answer(self, caller: bytearray, call: bytearray) -> None:
-        recorder = trace.Recorder()
+        recorder, self.loops = trace.Recorder(), Loops(Counter(), Counter())
         self._watch.begin()
         try:
             if self._calls is not None:
@@ -116,6 +126,9 @@ class Rank:
             explain_pickling(error)
             what = type(error).__name__, message_of(error), format_error(error)
             self._reply(Failed(caught_ns, *what, is_consequence(error), self._state_after_failure()))
+            if self.config.cells:
+                with workers_end_soon():
+                    clear_frames(error)
 
     def _leave_call(self) -> None:
         if self._calls is not None:
@@ -168,9 +181,11 @@ class Rank:
             return
         dist = sys.modules.get("torch.distributed")
         if self.store is not None and dist is not None and dist.is_initialized():
+            self._end_waits(firmly=False)  # nothing of it may go on, in a variable of the reader's
             with contextlib.suppress(Exception):  # a group whose connections are shut may complain
                 dist.destroy_process_group()
-            gc.collect()  # what a failed cell has left in circles keeps connections and threads of the group
+            with workers_end_soon():
+                gc.collect()  # what a failed cell has left in circles keeps connections and threads of the group
         self._groups = wanted.number - 1
         shut = self._sockets is not None and self._sockets.store_is_shut
         if shut or wanted.port != self.config.master_port:
@@ -267,18 +282,15 @@ class Rank:
             return None
         return timedelta(seconds=min(self.config.timeout_s, MAX_TIMEOUT_S) + AFTER_NOTEBOOK_S)
 
-    def _group_state(self) -> tuple[int, ...] | None:
-        """Return how many collectives the process group has begun; None if it is gone.
-
-        Equal on all ranks exactly if the function left the group in step.
-        """
+    def _group_state(self) -> GroupState | None:
+        """Return what this rank has begun in its groups; None if the default one is gone."""
         import torch.distributed as dist
 
         if self._watch.log is None or self._groups == 0:
-            return ()
-        return self._watch.log.n_collectives() if dist.is_initialized() else None
+            return GroupState((), {}, {})
+        return self._watch.log.group_state() if dist.is_initialized() else None
 
-    def _state_after_failure(self) -> tuple[int, ...] | None:
+    def _state_after_failure(self) -> GroupState | None:
         if not self.config.cells:  # a rank that has failed is not used any more
             return None
         try:

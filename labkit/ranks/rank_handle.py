@@ -15,7 +15,7 @@ from labkit.ranks import messages
 from labkit.ranks.call_reader import EndCall
 from labkit.ranks.errors import RankError, readable_stacks
 from labkit.ranks.fork_server import STATUS
-from labkit.ranks.messages import Completed, Done, Failed, NotPlain, Progress, RankState, Shown
+from labkit.ranks.messages import Completed, Done, Failed, GroupState, NotPlain, Progress, RankState, Shown
 from labkit.ranks.rank_output import RankOutput
 from labkit.ranks.server_handle import ServerHandle
 
@@ -25,10 +25,12 @@ SEND_S = 1.0  # how long a rank may take to take a request
 class Died(NamedTuple):
     """The rank's process has ended before it answered.
 
-    ``status`` is as waitpid gives it: negative for a signal.
+    ``status`` is as waitpid gives it: negative for a signal. ``at_ns`` is when its server noted
+    the end (perf_counter).
     """
 
     status: int
+    at_ns: int
 
 
 class RankHandle:
@@ -44,10 +46,11 @@ class RankHandle:
         self.rank = rank
         self.pid: int | None = None
         self.exit_status: int | None = None
+        self.ended_ns = 0
         self.refused: OSError | None = None
         self.answer: Done | Failed | Died | None = None
         self.state: RankState | None = None  # the last that it has said of itself in this call
-        self.group_state: tuple[int, ...] | None = None  # as its last answer has it
+        self.group_state: GroupState | None = None  # as its last answer has it
         self.completed: Completed | None = None  # its last answer to a question
         self.calls = 0
         self.connection, ranks_end = socket.socketpair()
@@ -79,11 +82,13 @@ class RankHandle:
                 return None
             except ConnectionResetError:
                 report = b""
-            self._note(STATUS.unpack(report)[0] if report else None)
+            number, at_ns = STATUS.unpack(report) if report else (None, time.perf_counter_ns())
+            self._note(number, at_ns)
         return self.exit_status
 
-    def _note(self, report: int | None) -> None:
+    def _note(self, report: int | None, at_ns: int) -> None:
         """Take what the server reports; None: it has ended, and the rank with it."""
+        self.ended_ns = at_ns
         if report is None:
             self.exit_status = -signal.SIGKILL
             if self.pid is not None:
@@ -110,7 +115,7 @@ class RankHandle:
 
     def begin(self, caller: bytes, call: bytes, deadline: float) -> None:
         """Send a call, or as much of it as the rank takes until ``deadline`` (time.monotonic)."""
-        self.answer = Died(self.exit_status) if self.exit_status is not None else None
+        self.answer = Died(self.exit_status, self.ended_ns) if self.exit_status is not None else None
         self.state = None
         self.calls += 1
         self.output.last_lines.clear()
@@ -158,7 +163,7 @@ class RankHandle:
         with contextlib.suppress(EOFError):
             while self.answer is None:
                 self.receive(deadline=0.0)  # its answer may have been on its way
-        self.answer = self.answer or Died(self.exit_status)
+        self.answer = self.answer or Died(self.exit_status, self.ended_ns)
 
     def close(self) -> None:
         """Release the rank: its server ends it, with all that it has started."""

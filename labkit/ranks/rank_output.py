@@ -29,6 +29,19 @@ def _is_chatter(line: bytes) -> bool:
     return bool(_CHATTER.fullmatch(line) or (not wants_stacks and _CPP_STACK.fullmatch(line)))
 
 
+def _as_seen(line: bytes) -> str:
+    """Return a line as a terminal shows it: after ``\\r`` it is overwritten from its start."""
+    seen = ""
+    for part in line.decode("utf-8", "replace").split("\r"):
+        seen = part + seen[len(part) :]
+    return seen
+
+
+def _is_erased(line: bytes) -> bool:
+    """Return whether a line was overwritten with spaces, as tqdm does with ``leave=False``."""
+    return b"\r" in line and not _as_seen(line).strip()
+
+
 class RankOutput:
     """The reading end of the pipe that a rank prints into: a selector may wait for it.
 
@@ -58,10 +71,17 @@ class RankOutput:
             else:
                 data.append(chunk)
                 more, self.closed = bool(chunk), not chunk
-        *lines, self._partial_line = b"".join(data).split(b"\n")
+        *lines, partial = b"".join(data).split(b"\n")
+        shown, overwrites, tail = partial.rpartition(b"\r")  # only what is seen of it is kept
+        self._partial_line = (_as_seen(shown).encode() if overwrites else b"") + overwrites + tail
         if len(self._partial_line) > MAX_LINE_BYTES:
             lines, self._partial_line = [*lines, self._partial_line], b""
         return self._readable(lines), more
+
+    @property
+    def overwritten(self) -> str:
+        """The unfinished line, if it is one that the rank overwrites, as tqdm does."""
+        return _as_seen(self._partial_line) if b"\r" in self._partial_line else ""
 
     def read_unfinished_line(self) -> list[str]:
         """Return the line that will not be finished any more, if there is one."""
@@ -69,7 +89,7 @@ class RankOutput:
         return self._readable([line] if line else [])
 
     def _readable(self, lines: list[bytes]) -> list[str]:
-        texts = [line.decode("utf-8", "replace") for line in lines if not _is_chatter(line)]
+        texts = [_as_seen(line) for line in lines if not _is_chatter(line) and not _is_erased(line)]
         self.last_lines.extend(text[-LAST_CHARACTERS:] for text in texts)
         return texts
 

@@ -12,6 +12,7 @@ import linecache
 import os
 import string
 import sys
+import warnings
 from collections.abc import Iterator
 from itertools import islice
 from types import ModuleType, TracebackType
@@ -28,6 +29,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
+from labkit.base.autoreload import complete_reloads
 from labkit.base.texts import shorten
 from labkit.ranks import pickling, rank
 from labkit.ranks.messages import Completed, Shown
@@ -115,11 +117,28 @@ class RankShell(InteractiveShell):
     autoreload_mode = "0"
     error: BaseException | None = None
 
+    def init_user_ns(self) -> None:
+        super().init_user_ns()
+        self.user_ns["exit"] = self.user_ns["quit"] = _Exit()
+
+    def enable_gui(self, gui: str | None = None) -> None:
+        """Begin no event loop: a rank has no windows. ``%matplotlib inline`` calls this."""
+
     def showtraceback(self, exc_tuple: Any = None, *_: Any, **__: Any) -> None:
         self.error = exc_tuple[1] if exc_tuple else sys.exc_info()[1]
 
     def showsyntaxerror(self, *_: Any, **__: Any) -> None:
         self.error = sys.exc_info()[1]
+
+
+class _Exit:
+    """exit() and quit(): end the cell, as they end a script, and say how to end the rank."""
+
+    def __repr__(self) -> str:
+        return "exit() ends the cell, not the rank: %ranks stop, in a cell without %%ranks, ends all ranks"
+
+    def __call__(self, status: object = None) -> None:
+        raise SystemExit(repr(self))
 
 
 def the_shell() -> RankShell:
@@ -131,6 +150,7 @@ def the_shell() -> RankShell:
         config.Completer.use_jedi = False
         options = {"compiler_class": _Compiler, "displayhook_class": _Results, "display_pub_class": _Displays}
         RankShell.instance(config=config, **options)
+        warnings.filterwarnings("ignore", "To exit: use")  # of a terminal's shell, after any SystemExit
     shell: RankShell = RankShell.instance()
     return shell
 
@@ -166,6 +186,7 @@ def _set_autoreload(shell: RankShell, mode: str) -> None:
     """Have IPython reload changed modules before each cell, as it does in the notebook."""
     if mode != shell.autoreload_mode:
         shell.extension_manager.load_extension("autoreload")  # type: ignore[union-attr]
+        complete_reloads()
         shell.run_line_magic("autoreload", mode)
         shell.autoreload_mode = mode
 

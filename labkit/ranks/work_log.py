@@ -12,6 +12,7 @@ so, and only its messages are known, and in which function of torch.distributed 
 from __future__ import annotations
 
 import contextlib
+import math
 import pickle
 import sys
 import threading
@@ -20,13 +21,15 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from labkit.ranks.frames import is_readers, readers_frame
-from labkit.ranks.messages import ANY, NOWHERE, Begun, Place
+from labkit.ranks.messages import ANY, NOWHERE, Begun, GroupState, Place
+from labkit.ranks.thread_wait import is_limit
 
 MAX_COLLECTIVES = 40  # that a rank tells, the last
 _MESSAGES = {"send", "recv", "recv_anysource"}
@@ -59,6 +62,7 @@ class WorkLog:
 
     def _forget(self) -> None:
         self._n_messages = 0
+        self._totals: dict[tuple[str, str, int], tuple[int, int]] = {}  # by group, kind, peer: how many, sum of tags
         self._messages: dict[tuple[str, str, int, int], _Messages] = {}  # by group, kind, peer, tag
         # A GPU takes messages with a peer in order, so the last of those it waits for will do.
         self._gpu_waits: dict[tuple[str, int], tuple[_Messages, Any]] = {}
@@ -120,6 +124,8 @@ class WorkLog:
             if (messages := self._messages.get(key)) is None:
                 messages = self._messages[key] = _Messages(group_name, peer, _ranks_of(group))
             messages.number += 1
+            number, tags = self._totals.get(key[:3], (0, 0))
+            self._totals[key[:3]] = number + 1, tags + tag
             messages.shape, messages.dtype = tensor.shape, tensor.dtype
             messages.is_on_gpu = tensor.device.type == "cuda"
             messages.place, messages.at_ns = place, time.time_ns()
@@ -170,13 +176,15 @@ class WorkLog:
 
     # --- what is known ----------------------------------------------------------------------------
 
-    def begun(self) -> tuple[list[Begun], str]:
+    def begun(self, left_s: float = math.inf) -> tuple[list[Begun], str]:
         """Return what has been begun, and why the collectives are not known, if they are not.
 
+        ``left_s`` is how long the rank had until its time is up when it began to stand still.
         Of messages there is the last of each kind, peer and tag: its number is how many there were.
         One for which nothing waits counts as done, as it keeps nothing from going on.
         """
-        begun, unknown = _recorded_collectives()
+        begun, unknown = _recorded_collectives(left_s)
+        limited = {name for group, name in _names_of_groups().items() if is_limit(_limit_of(group), left_s)}
         for pair, (_, work) in list(self._gpu_waits.items()):
             if _is_completed(work):
                 self._gpu_waits.pop(pair, None)
@@ -185,7 +193,7 @@ class WorkLog:
             shape, dtype = tuple(last.shape), str(last.dtype).removeprefix("torch.")
             done = not (last.waits or any(last is each for each in on_gpu))
             what = (name, (shape,), (dtype,), done, last.place, peer, tag, last.at_ns)
-            begun.append(Begun(group, tuple(last.ranks), last.number, *what))
+            begun.append(Begun(group, tuple(last.ranks), last.number, *what, is_limited=group in limited))
         return begun, unknown
 
     def n_collectives(self) -> tuple[int, ...]:
@@ -200,6 +208,18 @@ class WorkLog:
         group: Any = dist.GroupMember.WORLD
         backends = {type(each): each for each in map(group._get_backend, group._device_types)}
         return tuple(_n_begun(each) - self._uncounted[kind] for kind, each in backends.items())
+
+    def group_state(self) -> GroupState:
+        """Return what this rank has begun in all groups, to be compared with the others."""
+        others, messages = {}, {}
+        for group, name in _names_of_groups().items():
+            sent = {key: totals for key, totals in self._totals.items() if key[0] == name}
+            if group is not dist.GroupMember.WORLD:  # gloo counts messages as well
+                others[name] = _n_begun_in(group) - sum(number for number, _ in sent.values())
+            for (_, kind, peer), totals in sent.items():
+                ends = (group.rank(), peer) if kind == "send" else (peer, group.rank())
+                messages[name, kind == "send", *ends] = totals
+        return GroupState(self.n_collectives(), others, messages)
 
     def n_begun(self) -> int:
         """Return how much has been begun in all groups: what grows as this rank gets on."""
@@ -232,6 +252,14 @@ def _n_begun_in(group: Any) -> int:
         return 0
 
 
+def _limit_of(group: Any) -> timedelta | None:
+    """Return how long a collective of a group may take; None if torch does not say."""
+    try:
+        return group._get_backend(group._device_types[0]).options._timeout
+    except Exception:  # such as a backend in Python
+        return None
+
+
 def _ranks_of(group: Any) -> list[int]:
     try:
         return dist.get_process_group_ranks(group)
@@ -242,7 +270,7 @@ def _ranks_of(group: Any) -> list[int]:
 # --- collectives ----------------------------------------------------------------------------------
 
 
-def _recorded_collectives() -> tuple[list[Begun], str]:
+def _recorded_collectives(left_s: float) -> tuple[list[Begun], str]:
     """Return the last collectives of torch's flight recorder, and why they are not known, if so."""
     dump = getattr(getattr(torch._C, "_distributed_c10d", None), "_dump_fr_trace", None)
     if dump is None:
@@ -256,7 +284,7 @@ def _recorded_collectives() -> tuple[list[Begun], str]:
         last = {each["process_group"][0]: each["pg_id"] for each in entries}  # one after the other had the name
         ours = [each for each in entries if each["process_group"][0] in names and not each["is_p2p"]]
         ours = [each for each in ours if each["pg_id"] == last[each["process_group"][0]]]
-        return [_recorded(each, names) for each in ours[-MAX_COLLECTIVES:]], ""
+        return [_recorded(each, names, left_s) for each in ours[-MAX_COLLECTIVES:]], ""
     except Exception as error:  # of another version
         return [], f"torch's flight recorder cannot be read ({type(error).__name__})"
 
@@ -279,7 +307,7 @@ def _without_inductor() -> Iterator[None]:
             del torch._inductor
 
 
-def _recorded(entry: dict[str, Any], names: dict[str, tuple[int, ...]]) -> Begun:
+def _recorded(entry: dict[str, Any], names: dict[str, tuple[int, ...]], left_s: float) -> Begun:
     group = entry["process_group"][0]
     name = entry["profiling_name"].partition(":")[2]
     of = "output" if name == "scatter" else "input"
@@ -289,4 +317,5 @@ def _recorded(entry: dict[str, Any], names: dict[str, tuple[int, ...]]) -> Begun
     lines = ((each["filename"], each["line"]) for each in entry["frames"])
     place = next((Place(*each) for each in lines if is_readers(each[0])), NOWHERE)
     number, at = entry["collective_seq_id"], entry["time_created_ns"]
-    return Begun(group, names[group], number, name, shapes, dtypes, done, place, at_ns=at)
+    limited = is_limit(timedelta(milliseconds=entry.get("timeout_ms", 0)), left_s)
+    return Begun(group, names[group], number, name, shapes, dtypes, done, place, at_ns=at, is_limited=limited)

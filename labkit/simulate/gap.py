@@ -11,7 +11,7 @@ from labkit.schedule.dependencies import earliest_times
 from labkit.simulate.measures import measured_like
 from labkit.simulate.replay import Replay, attribute_delays, replay_events, schedule_from_events
 
-CAUSES = ("imbalance_s", "communication_s", "overhead_s", "core_s")
+CAUSES = ("op_time_s", "imbalance_s", "communication_s", "overhead_s", "core_s")
 _ROUNDING = 1e-12  # of the makespan
 
 
@@ -24,6 +24,8 @@ def explain_gap(ideal: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     one step changes the makespan. The steps go cause by cause, and within a cause stage by stage:
 
     ===============  ===============================================================================
+    op_time_s        the stage's ops take as many times as long as ops of their kind do in all
+                     stages: forwards, backwards …
     imbalance_s      the stage's ops take as long as is typical of them: its forwards as long as
                      their median, its backwards …
     communication_s  what the stage's ops get from other ranks takes as long to arrive as it did
@@ -32,7 +34,10 @@ def explain_gap(ideal: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
                      a core (or a clock)
     ===============  ===============================================================================
 
-    The median is taken on both sides, so noise that leaves it alone is not an imbalance.
+    Medians are taken on both sides, so noise that leaves them alone is in core_s. The common factor
+    of a kind of op is the median of the stages' factors, of an even number the lower middle one. So
+    where one of two stages has slowed down, that is an imbalance, and where all have by the same
+    factor, it is none.
 
     **The order matters.** A second that is lost twice, because a slow stage hides a slow hop, is
     counted once, with the cause that comes first; and what makes a stage faster, or fills time that
@@ -43,9 +48,9 @@ def explain_gap(ideal: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     ops count, so the makespan is from the first op to the last; two ranks' clocks agree to some µs,
     and a delay can come out below 0 by as much.
 
-    Columns: stage, imbalance_s, communication_s, overhead_s, core_s, total_s (their sum); a row per
-    stage. It prints as measured where ``measured`` does, and carries its ``.attrs``. Raises
-    ValueError naming the op where the two differ.
+    Columns: stage, op_time_s, imbalance_s, communication_s, overhead_s, core_s, and total_s, their
+    sum; a row per stage. It prints as measured where ``measured`` does, and carries its ``.attrs``.
+    Raises ValueError naming the op where the two differ.
     """
     schedule = schedule_from_events(ideal, "ideal")
     predicted = replay_events(schedule, ideal, "ideal", "ideal")
@@ -64,8 +69,10 @@ def _differences(ideal: Replay, happened: Replay) -> np.ndarray:
     stage = np.array([op.stage for op in ideal.dependencies.ops])
     was, became = attribute_delays(ideal), attribute_delays(happened)
     now = {"duration_s": ideal.duration_s, "transfer_s": was.transfer_s, "overhead_s": was.overhead_s}
+    factor = _common_factor(ideal, happened)
     steps = (
-        ("duration_s", ideal.duration_s + _typical(happened) - _typical(ideal)),
+        ("duration_s", factor * ideal.duration_s),
+        ("duration_s", factor * (ideal.duration_s - _typical(ideal)) + _typical(happened)),
         ("transfer_s", became.transfer_s),
         ("overhead_s", became.overhead_s),
         ("duration_s", happened.duration_s),
@@ -79,6 +86,15 @@ def _differences(ideal: Replay, happened: Replay) -> np.ndarray:
             cells[number, column], makespan = changed - makespan, changed
     cells[abs(cells) < _ROUNDING * makespan] = 0.0
     return cells
+
+
+def _common_factor(ideal: Replay, happened: Replay) -> np.ndarray:
+    """Return for each op how many times as long ops of its kind took in ``happened``, by stage."""
+    was = _typical(ideal)
+    ops = pd.DataFrame([(op.stage, op.kind) for op in ideal.dependencies.ops], columns=["stage", "kind"])
+    ops["factor"] = np.divide(_typical(happened), was, out=np.ones_like(was), where=was > 0)
+    of_stages = ops[was > 0].drop_duplicates(["stage", "kind"]).groupby("kind")["factor"]
+    return ops["kind"].map(of_stages.quantile(0.5, interpolation="lower")).fillna(1.0).to_numpy()
 
 
 def _typical(run: Replay) -> np.ndarray:

@@ -8,12 +8,16 @@ import datetime
 import functools
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 
 from labkit.base import machine
@@ -21,10 +25,12 @@ from labkit.base.rendezvous import MeetingError, resolve
 from labkit.launch import BACKENDS, RankError, launch
 from labkit.todo import missing
 from labkit.train import metrics, trainer
+from labkit.train.assignment_flags import without_assignment_flags
 from labkit.train.exchange import read_on_rank_0, recorded_on_all
 from labkit.train.glue_task import GlueFlags, glue, load_glue
 from labkit.train.options import check_options, check_output, option
 from labkit.train.rank_start import ByHand, joined, process, under_torchrun
+from labkit.train.steps_file import steps_kept
 from labkit.train.translation_task import TranslateConfig, load, translate
 
 PROG = "python -m labkit.train"
@@ -38,6 +44,7 @@ class Task(NamedTuple):
 
     - ``in_terminal``: ``train`` where each rank has a terminal of its own.
     - ``folder``: where its results go if no flag says so, followed by date and time.
+    - ``own_flags``: gives the flags that are the lab's own, of all that somebody may type.
     """
 
     description: str
@@ -46,6 +53,7 @@ class Task(NamedTuple):
     train: Callable[..., metrics.TrainingResult]
     in_terminal: Callable[..., metrics.TrainingResult]
     folder: str = ""
+    own_flags: Callable[[Sequence[str]], list[str]] = list
 
 
 TRANSLATE = "Train GPT-2 to translate German into English."
@@ -53,7 +61,7 @@ GLUE = "Train BERT to tell what follows from a text."
 GLUE_IN_TERMINAL = functools.partial(glue, every_rank_prints=True)
 TASKS = {
     "translate": Task(TRANSLATE, TranslateConfig, load, translate, translate, "runs/translate"),
-    "glue": Task(GLUE, GlueFlags, load_glue, glue, GLUE_IN_TERMINAL),
+    "glue": Task(GLUE, GlueFlags, load_glue, glue, GLUE_IN_TERMINAL, own_flags=without_assignment_flags),
 }
 
 
@@ -71,6 +79,9 @@ class StartFlags:
     master_port: int = option(11868, "where rank 0 listens")
     timeout_s: float = option(300.0, "seconds that ranks wait for each other, to meet and to agree")
     backend: str = option("auto", "auto: NCCL where each rank has a GPU, else gloo", choices=BACKENDS)
+    threads: int | None = option(
+        None, "CPU threads of a device; None: the devices share the cores, one alone gets as many as each of two"
+    )
 
     def __post_init__(self) -> None:
         check_options(self, {"local_rank": (0, 10**6), "master_port": (1, 65535)})
@@ -94,6 +105,14 @@ class StartFlags:
             raise ValueError(f"--world-size is {self.world_size}, but {there}")
         return started
 
+    def threads_of_a_process(self, world_size: int, n_devices: int = 1) -> int:
+        """Return the CPU threads of each of ``world_size`` processes with ``n_devices`` devices.
+
+        One device alone has as many as each of two, so that their times can be compared.
+        """
+        share = machine.cores() // max(2, world_size * n_devices)
+        return n_devices * (self.threads or max(1, share))
+
     def by_hand(self, world_size: int) -> ByHand | None:
         """Return what a process started by hand is told. Raises ValueError for no such rank."""
         if self.local_rank is None or dist.is_initialized():
@@ -112,17 +131,33 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> None:
     typed before ``argv``, for the help and for errors.
     """
     parser, name, flags = _parser_of(sys.argv[1:] if argv is None else argv, prog)
+    began_s, task, plan = time.time(), TASKS[name], _plan(TASKS[name], parser, flags)
     try:
-        _run(TASKS[name], parser, flags)
-    except (FloatingPointError, RankError) as error:  # the loss is nan: here, or on a rank
-        if isinstance(error, RankError) and error.error_type != FloatingPointError.__name__:
+        with contextlib.nullcontext() if plan.is_rank else _termination_interrupts():
+            _run(task, parser, plan)
+    except (FloatingPointError, RankError, MeetingError) as error:
+        kept = steps_kept(plan.config.output_dir, began_s)
+        if isinstance(error, RankError) and error.traceback and error.error_type != FloatingPointError.__name__:
+            error.add_note(kept.removeprefix("; "))
             raise
-        raise SystemExit(str(error)) from None
-    except MeetingError as error:
-        raise SystemExit(str(error)) from None
+        raise SystemExit(f"{error}{kept}") from None
     except KeyboardInterrupt:
-        print("interrupted: all processes that this one has started are ended", file=sys.stderr)
+        ended = "all processes that this one has started are ended"
+        print(f"interrupted: {ended}{steps_kept(plan.config.output_dir, began_s)}", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+@contextlib.contextmanager
+def _termination_interrupts() -> Iterator[None]:
+    """Inside, SIGTERM interrupts this process as Ctrl-C does: it says what is left."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _parser_of(argv: Sequence[str], prog: str = PROG) -> tuple[Any, str, list[str]]:
@@ -142,19 +177,19 @@ def _parser_of(argv: Sequence[str], prog: str = PROG) -> tuple[Any, str, list[st
 
 def parse(argv: Sequence[str]) -> tuple[Any, StartFlags]:
     """Return the task's config and the start that a command line says. Bad flags exit."""
-    parser, _, flags = _parser_of(argv)
-    return _parse(parser, flags)
+    parser, name, flags = _parser_of(argv)
+    return _parse(TASKS[name], parser, flags)
 
 
-def _parse(parser: Any, flags: list[str]) -> tuple[Any, StartFlags]:
+def _parse(task: Task, parser: Any, flags: list[str]) -> tuple[Any, StartFlags]:
     try:
-        config, start = parser.parse_args_into_dataclasses(flags, look_for_args_file=False)
+        config, start = parser.parse_args_into_dataclasses(task.own_flags(flags), look_for_args_file=False)
         if getattr(config, "one_process", False):  # it drives as many devices as --world-size says
             config = replace(config, n_devices=start.world_size or config.n_devices)
             virtual = start.backend == "auto" and machine.usable_gpus() < config.n_devices
             start = replace(start, world_size=None, backend="gloo" if virtual else start.backend)
         return config, start
-    except ValueError as error:
+    except (ValueError, argparse.ArgumentError) as error:
         return parser.error(str(error))
 
 
@@ -179,6 +214,11 @@ class Plan(NamedTuple):
         return self.by_hand is not None or under_torchrun() or dist.is_initialized()
 
     @property
+    def n_devices(self) -> int:
+        """The devices that each process drives."""
+        return self.config.n_devices if getattr(self.config, "one_process", False) else 1
+
+    @property
     def rank(self) -> int:
         """This process's rank; 0 also where it starts all of them."""
         if self.by_hand:
@@ -190,22 +230,26 @@ class Plan(NamedTuple):
 
 def _plan(task: Task, parser: Any, flags: list[str]) -> Plan:
     """Return what the flags say. Flags that cannot be exit."""
-    config, start = _parse(parser, flags)
+    config, start = _parse(task, parser, flags)
     try:
         world_size = start.size(config.default_world_size)
+        if isinstance(config, GlueFlags):
+            config = config.for_ranks(world_size)
+        checked = config.output_dir or os.path.dirname(task.folder)
+        if task.folder and not config.output_dir:
+            config = replace(config, output_dir=f"{task.folder}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
         command = f"{parser.prog} {shlex.join(flags)}"
         plan = Plan(command, config, start, world_size, start.by_hand(world_size))
         config.check_world(world_size)
-        if plan.rank == 0 and (folder := config.output_dir or os.path.dirname(task.folder)):
-            check_output(folder)
+        if plan.rank == 0 and checked:
+            check_output(checked)
         return plan
     except BAD_INPUT as error:
         return parser.error(str(error))
 
 
-def _run(task: Task, parser: Any, flags: list[str]) -> None:
-    """Train as the flags say: start ranks, or be the one that this process is."""
-    plan = _plan(task, parser, flags)
+def _run(task: Task, parser: Any, plan: Plan) -> None:
+    """Train as the plan says: start ranks, or be the one that this process is."""
     config, start = plan.config, plan.start
     try:
         data = task.load(config) if plan.rank == 0 else None  # before ranks meet: bad data end it now
@@ -217,9 +261,10 @@ def _run(task: Task, parser: Any, flags: list[str]) -> None:
     if plan.is_rank:
         _be_a_rank(task, plan, data)
         return
+    threads = start.threads_of_a_process(plan.world_size, plan.n_devices)
     how: dict[str, Any] = {"world_size": plan.world_size, "backend": start.backend, "timeout_s": DAY_S}
     try:
-        run = launch(task.train, config, data, **how)
+        run = launch(task.train, config, data, threads=threads, **how)
     except BAD_INPUT as error:  # a plan that cannot be: no rank has started
         parser.error(str(error))
     _finish(task, plan, run.values, run.events)
@@ -231,6 +276,10 @@ def _be_a_rank(task: Task, plan: Plan, data: Any) -> None:
     if by_hand:
         who = f"rank {by_hand.rank} of {by_hand.world_size}, {process()}"
         print(f"{who}: waiting until all are there", flush=True)
+    if start.threads:
+        torch.set_num_threads(start.threads * plan.n_devices)
+    elif "TORCHELASTIC_RUN_ID" in os.environ and "OMP_NUM_THREADS" not in os.environ:  # 1 for each of several
+        torch.set_num_threads(plan.n_devices)
     train = task.in_terminal if by_hand else task.train
     joining = joined(by_hand, start.backend, start.timeout_s)
     with contextlib.nullcontext() if dist.is_initialized() else joining:
@@ -243,9 +292,6 @@ def _be_a_rank(task: Task, plan: Plan, data: Any) -> None:
 def _finish(task: Task, plan: Plan, results: Sequence[metrics.TrainingResult], events: Any) -> None:
     """Print the report, and write the results into the folder for them, if there is one."""
     print(metrics.report(metrics.merge(results)))
-    folder = plan.config.output_dir
-    if not folder and task.folder:
-        folder = f"{task.folder}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    if folder:
+    if folder := plan.config.output_dir:
         metrics.save(results, events, Path(folder), plan.command)
         print(f"\nresults in {folder}: {', '.join(sorted(os.listdir(folder)))}")

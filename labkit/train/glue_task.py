@@ -8,13 +8,14 @@ that differs between the ways is how the ranks agree.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from labkit import models
 from labkit.base.files import write_atomically
@@ -26,9 +27,11 @@ from labkit.train.entailment import EntailmentCorpus, SentencePair
 from labkit.train.exchange import read_on_rank_0
 from labkit.train.metrics import TrainingResult
 from labkit.train.options import check_options, check_shares, option
+from labkit.train.steps_file import open_steps_file
 from labkit.train.trainer import SYNC_METHODS, Batch, Trainer, device, sum_over_ranks, world
 
-_BOUNDS = {"vocab_size": (100, 10**6), "max_length": (8, 10**5), "seed": (0, 2**32 - 1)}
+_BOUNDS = {"vocab_size": (100, 10**6), "max_length": (8, 10**5), "seed": (0, 2**32 - 1), "weight_decay": (0, 1)}
+BATCH_SIZE = "rows in a step, of all ranks together"
 _MAY_DIFFER = ("source", "output_dir", "quiet")  # among ranks that somebody starts one by one
 
 
@@ -44,12 +47,14 @@ class GlueConfig:
     - ``sync``: one of :data:`labkit.train.trainer.SYNC_METHODS`; ``"none"`` is for one process.
     - ``dropout=False`` turns it off, so that runs can be compared to the last digit. With it, each
       rank draws its own.
+    - ``weight_decay``, ``adam_epsilon``: of AdamW. Biases and the weights of norms do not decay.
     - ``max_grad_norm``: the gradient's norm is clipped to it, once the ranks have agreed.
     - ``precision``: ``"fp32"``, or ``"bf16"`` for a forward pass under autocast.
     - ``iterations``: end after so many, on the way to ``epochs``.
     - ``do_train``, ``do_eval``: train; take the accuracy after each epoch.
-    - ``output_dir``: a folder for ``loss_{rank}.txt``, a line ``iteration loss`` each, and the
-      trained model. ``quiet``: print no losses.
+    - ``output_dir``: a folder for ``steps.csv``, a line for each step as it is taken, for
+      ``loss_{rank}.txt``, a line ``iteration loss`` each, and for the trained model. ``quiet``:
+      print no losses.
 
     Raises ValueError for a value that cannot be.
     """
@@ -62,12 +67,12 @@ class GlueConfig:
     limit: int | None = option(None, "training rows to use; None: all of them")
     limit_eval: int | None = option(None, "validation rows to use; None: all of them")
     epochs: float = option(3, "times through the training rows", "--num-train-epochs")
-    batch_size: int = option(
-        64, "rows in a step, of all ranks together", "--per-gpu-train-batch-size", "--per-device-train-batch-size"
-    )
+    batch_size: int = option(64, BATCH_SIZE, "--total-batch-size")
     learning_rate: float = option(2e-5, "the highest; it falls to 0", "--lr")
     seed: int = option(0, "of new weights, the order of rows, and dropout")
     sync: str = option("all_reduce", "how the ranks agree on gradients", choices=SYNC_METHODS)
+    weight_decay: float = option(0.0, "of all parameters but biases and the weights of norms")
+    adam_epsilon: float = option(1e-8, "added to the denominator of AdamW's steps")
     dropout: bool = option(True, "without it, runs can be compared to the last digit")
     max_grad_norm: float = option(1.0, "norm to which the gradient is clipped")
     precision: str = option("fp32", "of the forward pass", choices=("fp32", "bf16"))
@@ -103,8 +108,14 @@ class GlueConfig:
 
 @dataclass(frozen=True)
 class GlueFlags(GlueConfig):
-    """The assignment's flags: those of a GlueConfig, with other defaults, and three more."""
+    """The assignment's flags: those of a GlueConfig, with other defaults, and some more.
 
+    ``per_device_train_batch_size`` is a rank's, as in the assignment; :meth:`for_ranks` makes the
+    batch of all ranks of it.
+    """
+
+    batch_size: int = option(None, f"{BATCH_SIZE}; 64 if not given", "--total-batch-size")
+    per_device_train_batch_size: int | None = option(None, "rows in a step of each rank", "--per-gpu-train-batch-size")
     model: str = option(
         "auto",
         "a folder with a pretrained BERT, or a name on the hub; auto: bert-base-cased, or a small one",
@@ -124,6 +135,21 @@ class GlueFlags(GlueConfig):
         if (folder := self.output_dir) and not self.overwrite_output_dir and any(Path(folder).glob("*")):
             other = "name another folder, or say --overwrite-output-dir"
             raise ValueError(f"--output-dir {folder} has something in it; {other}")
+
+    def for_ranks(self, world_size: int) -> GlueFlags:
+        """Return the flags with both batch sizes, that of a rank and that of all ``world_size``.
+
+        Raises ValueError where they contradict each other, or the ranks cannot share the batch.
+        """
+        of_a_rank = self.per_device_train_batch_size
+        total = self.batch_size or (64 if of_a_rank is None else of_a_rank * world_size)
+        if of_a_rank is not None and total != of_a_rank * world_size:
+            raise ValueError(
+                f"batch_size is {total} and per_device_train_batch_size {of_a_rank}: the first counts the "
+                f"rows of all {world_size} ranks, {of_a_rank * world_size} by the second; leave out one"
+            )
+        check_shares(total, world_size)
+        return replace(self, batch_size=total, per_device_train_batch_size=total // world_size)
 
 
 def load_glue(config: GlueConfig) -> EntailmentCorpus:
@@ -152,6 +178,8 @@ def glue(config: GlueConfig, corpus: EntailmentCorpus | None = None, every_rank_
         check_same_start(before, config)
         if run.prints:
             print(f"all {world_size} ranks start with the same parameters: {before}", flush=True)
+    if config.do_train:
+        run.trainer.steps_file = open_steps_file(config.output_dir)
     torch.manual_seed(config.seed + rank)  # for dropout
     for epoch in range(1, int(config.epochs) + 1) if config.do_train else ():
         run.train_epoch(epoch)
@@ -167,6 +195,7 @@ def glue(config: GlueConfig, corpus: EntailmentCorpus | None = None, every_rank_
         **run.trainer.facts(corpus.source, config),
         model=corpus.model or f"BERT {config.size}, new weights",
         layout=f"the ranks agree by {config.sync}" if world_size > 1 else "one process",
+        steps_per_epoch=run.steps,
         accuracy=run.accuracy,
         fingerprints=(before, fingerprint(run.trainer.module)),
     )
@@ -186,6 +215,7 @@ class GlueRun:
             sync=SYNC_METHODS[config.sync],
             ramp_steps=1,
             max_grad_norm=config.max_grad_norm,
+            optimizer=self._optimizer,
         )
         self.accuracy: list[float] = []
 
@@ -231,6 +261,12 @@ class GlueRun:
     def _loss(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
         with self._precision():
             return entailment.summed_loss(model, batch)
+
+    def _optimizer(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+        everything, decay = list(parameters), self.config.weight_decay
+        matrices = {"params": [each for each in everything if each.ndim > 1], "weight_decay": decay}
+        vectors = {"params": [each for each in everything if each.ndim < 2], "weight_decay": 0.0}
+        return torch.optim.AdamW([matrices, vectors], lr=lr, eps=self.config.adam_epsilon)
 
     def _precision(self) -> Any:
         return torch.autocast(device().type, torch.bfloat16, enabled=self.config.precision == "bf16")

@@ -1,7 +1,7 @@
 """Sum up a training run from its record, a row per step and rank; write it as JSON and CSV.
 
 Warm-up is left out of the averages: caches, allocators and, on GPUs, kernels settle in the first
-steps.
+steps. The seconds of an epoch are those of a step that counts, times the steps of a whole epoch.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class TrainingResult:
 
     - ``steps``: the record. A row per step, with the columns of
       :class:`labkit.train.trainer.Step`.
+    - ``steps_per_epoch``: of a whole epoch, also where the last one was cut short.
     - ``validation_loss`` (nats per target) or ``accuracy``: after each epoch, over all ranks.
     - ``layout``: how the training was shared out, in a line.
     - ``bleu`` and ``samples``: of the test sentences, the same on every rank. A sample is a
@@ -48,6 +49,7 @@ class TrainingResult:
     config: dict[str, Any]
     model: str
     layout: str
+    steps_per_epoch: int
     steps: pd.DataFrame = field(repr=False)
     validation_loss: list[float] = field(default_factory=list)
     accuracy: list[float] = field(default_factory=list)
@@ -81,9 +83,9 @@ def without_warm_up(steps: pd.DataFrame) -> pd.DataFrame:
     return later if len(later) else steps[number >= min(3, number.max())]
 
 
-def epoch_seconds(steps: pd.DataFrame) -> pd.Series:
-    """Return the seconds of each epoch's steps, averaged over ranks."""
-    return steps.groupby(["epoch", "rank"]).seconds.sum().groupby("epoch").mean()
+def epoch_seconds(steps: pd.DataFrame, steps_per_epoch: int) -> pd.Series:
+    """Return the seconds of a whole epoch at the pace of each epoch's ``steps``, over all ranks."""
+    return steps_per_epoch * steps.groupby(["epoch", "rank"]).seconds.mean().groupby("epoch").mean()
 
 
 def tokens_per_second(steps: pd.DataFrame) -> pd.Series:
@@ -117,6 +119,7 @@ def merge(results: Sequence[TrainingResult]) -> dict[str, Any]:
     first = min(results, key=lambda result: result.rank)
     counted = without_warm_up(steps)
     losses = steps.loss[steps["rank"] == 0]
+    threads = [result.threads for result in sorted(results, key=lambda result: result.rank)]
     return {
         "data_source": first.data_source,
         "model": first.model,
@@ -125,11 +128,12 @@ def merge(results: Sequence[TrainingResult]) -> dict[str, Any]:
         "world_size": first.world_size,
         "backend": first.backend,
         "devices": [result.device for result in sorted(results, key=lambda result: result.rank)],
-        "threads_per_rank": first.threads,
+        "threads_per_rank": threads[0] if len(set(threads)) == 1 else threads,
         "config": first.config,
         "steps": len(losses),
+        "steps_per_epoch": first.steps_per_epoch,
         "warm_up_steps": len(losses) - int((counted["rank"] == 0).sum()),
-        "training_time_s": _spread(epoch_seconds(counted)),
+        "training_time_s": _spread(epoch_seconds(counted, first.steps_per_epoch)),
         "tokens_per_s": _spread(tokens_per_second(counted)),
         "seconds_per_iteration": seconds_per_iteration(steps) if len(steps) else None,
         "mean_losses": losses.tolist(),
@@ -171,18 +175,22 @@ def report(merged: dict[str, Any]) -> str:
     """Return the merged result in a few lines, for a terminal."""
     time, rate, source = merged["training_time_s"], merged["tokens_per_s"], merged["data_source"]
     n_threads, where = merged["threads_per_rank"], ", ".join(merged["devices"])
-    threads = f"{n_threads} CPU thread{'s' * (n_threads > 1)} each"
+    threads = f"{n_threads} CPU thread{'s' * (n_threads != 1)} each"
     lines = [
         ("source", source),
         ("model", f"{merged['model']}, {merged['parameters']:,} parameters"),
         ("mode", merged["layout"]),
         ("ranks", f"{merged['world_size']} on {merged['backend']}: {where}, {threads}"),
     ]
+    if batch_size := merged["config"].get("batch_size"):
+        of_a_rank, n_ranks = batch_size // merged["world_size"], merged["world_size"]
+        shared = f": {of_a_rank} on each of {n_ranks} ranks" if n_ranks > 1 else ""
+        lines.append(("batch", f"{of_a_rank * n_ranks} in a step{shared}"))
     if n := merged["steps"]:
-        warm_up = f"without {merged['warm_up_steps']} of {n} steps, which are warm-up"
+        warm_up = f"at the pace of its steps without {merged['warm_up_steps']} of {n}, which are warm-up"
         last = min(n, TIMED_ITERATIONS)
         timed = f"the mean of iterations 2 to {last}" if n > 1 else "the first iteration"
-        an_epoch = f"{_with_std(time, '.3g')} s an epoch, averaged over ranks"
+        an_epoch = f"{_with_std(time, '.3g')} s an epoch of {merged['steps_per_epoch']} steps, averaged over ranks"
         lines += [
             ("training time", f"{an_epoch} ({warm_up})"),
             ("tokens per second", f"{_with_std(rate, ',.0f')}, summed over ranks"),

@@ -27,7 +27,7 @@ def check_options(config: Any, bounds: Mapping[str, tuple[int, int]]) -> None:
     """Raise ValueError for an option of ``config`` whose value cannot be.
 
     A whole number is within its ``bounds``, else from 1 to a billion; another one is above 0 and
-    finite. None can be where it is the default.
+    finite, or 0 where its bounds begin there. None can be where it is the default.
     """
     types = get_type_hints(type(config))
     for each in fields(config):
@@ -41,8 +41,8 @@ def check_options(config: Any, bounds: Mapping[str, tuple[int, int]]) -> None:
                 expected = f"a whole number, {least} or more"
             elif value > most:
                 expected = f"at most {most:,}"
-        elif float in kinds and not 0 < value <= sys.float_info.max:
-            expected = "a finite number above 0"
+        elif float in kinds and not (0 < value <= sys.float_info.max or value == least):
+            expected = "a finite number, 0 or more" if least == 0 else "a finite number above 0"
         elif (choices := each.metadata.get("choices")) and value not in choices:
             expected = f"one of {', '.join(choices)}"
         if expected:

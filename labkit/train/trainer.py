@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import pandas as pd
 import torch
@@ -174,8 +174,8 @@ class Trainer:
     """Trains ``model`` on this rank's device and batches, together with the other ranks.
 
     - ``loss_fn(model, batch)``: the loss summed over the targets of a :class:`Batch`.
-    - ``learning_rate``: the highest, of AdamW. It rises over the first ``ramp_steps`` and falls to
-      0 at ``total_steps``, both linearly, as ``lr_scheduler`` has it.
+    - ``learning_rate``: the highest, of ``optimizer(parameters, lr=…)``. It rises over the first
+      ``ramp_steps`` and falls to 0 at ``total_steps``, both linearly, as ``lr_scheduler`` has it.
     - ``sync``: how every rank's gradients become their mean over ranks. ``model`` is the wrapped
       module that it wants, ``module`` always the plain one.
     - ``max_grad_norm``: the norm to which the mean gradient is clipped, if any.
@@ -185,7 +185,8 @@ class Trainer:
     - ``spans=False``: leave the spans of forward and backward to a model that has its own, such as
       one with a :class:`labkit.pipe.Pipe` in it.
 
-    ``record`` has a :class:`Step` for each step that :meth:`train_epoch` has taken.
+    ``record`` has a :class:`Step` for each step that :meth:`train_epoch` has taken; so has
+    ``steps_file``, a line each, if one is set.
     """
 
     def __init__(
@@ -200,6 +201,7 @@ class Trainer:
         spans: bool = True,
         ramp_steps: int = RAMP_STEPS,
         max_grad_norm: float | None = None,
+        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
     ):
         self.devices, self.world_size = devices or [device()], world().size
         self.module = model if devices else model.to(self.devices[0])
@@ -207,7 +209,7 @@ class Trainer:
         self.model = sync.wrap(self.module) if self.world_size > 1 else self.module
         self.loss_fn, self.sync, self.spans = loss_fn, sync, spans
         self.max_grad_norm = max_grad_norm
-        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=learning_rate)
+        self.optimizer = optimizer(self.module.parameters(), lr=learning_rate)
 
         def share_of_rate(step: int) -> float:
             return min((step + 1) / ramp_steps, 1) * (1 - step / max(total_steps, 1))
@@ -215,6 +217,7 @@ class Trainer:
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, share_of_rate)
         self.step = 0
         self.record: list[Step] = []
+        self.steps_file: TextIO | None = None
         self.kept_gradients: dict[str, dict[str, torch.Tensor]] | None = {} if keep_gradients else None
 
     def gradients(self, batch: Any | None, targets: int) -> torch.Tensor:
@@ -292,6 +295,8 @@ class Trainer:
             local_loss = local.item() / targets if targets else math.nan
             row = world().rank, self.step, epoch, loss, local_loss, targets, tokens, seconds
             self.record.append(Step(*row))
+            if self.steps_file:
+                self.steps_file.write(",".join(map(str, row)).replace("nan", "") + "\n")
             yield self.record[-1]
 
     @torch.no_grad()

@@ -17,6 +17,7 @@ from labkit.train import translation
 from labkit.train.exchange import read_on_rank_0
 from labkit.train.metrics import TrainingResult
 from labkit.train.options import check_options, option
+from labkit.train.steps_file import open_steps_file
 from labkit.train.trainer import RAMP_STEPS, Trainer, targets_per_step, world
 from labkit.train.translation import Corpus
 
@@ -47,7 +48,7 @@ class TranslateConfig:
     - ``learning_rate``: the highest; None stands for one that suits the size. ``ramp_steps``: the
       steps in which it rises.
     - ``bleu=False`` leaves out the translations; ``save_gradients`` keeps those of the first batch.
-    - ``output_dir``: where the command writes what came of it.
+    - ``output_dir``: where each step's row goes once it is taken, and the command writes the rest.
 
     Raises ValueError for a value that cannot be.
     """
@@ -136,6 +137,7 @@ def translate(config: TranslateConfig, corpus: Corpus | None = None) -> Training
     validation = [translation.collate(part) for part in _cut(corpus.validation[rank::world_size], 64)]
     steps = list(zip_longest(batches, targets_per_step(batches)))
     trainer = _trainer(config, corpus, len(steps) * config.epochs)
+    trainer.steps_file = open_steps_file(config.output_dir)
     losses = []
     with share_of_threads(trainer.devices):
         for epoch in range(1, config.epochs + 1):
@@ -147,6 +149,7 @@ def translate(config: TranslateConfig, corpus: Corpus | None = None) -> Training
             **trainer.facts(corpus.source, config),
             model=f"GPT-2 {config.size}",
             layout=_layout(config, trainer.devices),
+            steps_per_epoch=len(steps),
             validation_loss=losses,
             bleu=bleu,
             samples=samples,

@@ -14,8 +14,11 @@ import warm_python
 from to_do import task
 from train_commands import ENVIRONMENT, free_port
 
+from labkit.base import machine
 from labkit.course import assignments
 from labkit.course.archive import Archive
+from labkit.ranks import plan
+from labkit.ranks.plan import decide
 from labkit.todo import TASKS
 from labkit.train import command
 
@@ -32,7 +35,8 @@ PIPELINE = MODEL_PARALLEL | {"mode": "pipeline_parallel"}
 def write_run(lab: Path, name: str, seconds: float = 2.0, **settings) -> Path:
     """Write a run on CPUs; each is later than the one before."""
     found = {"world_size": 1, "data_source": "shipped"}
-    found |= {name: settings.pop(name) for name in ("world_size", "data_source", "devices") if name in settings}
+    of_machine = ("world_size", "data_source", "devices", "threads_per_rank", "backend", "steps_per_epoch")
+    found |= {name: settings.pop(name) for name in of_machine if name in settings}
     found.setdefault("devices", ["cpu"] * found["world_size"])
     config = {"seed": 0, "size": "mini", "n_devices": 2, "epochs": 2, "limit": None} | settings
     spread = {"mean": seconds, "std": None}
@@ -67,6 +71,16 @@ def test_runs_that_differ_in_nothing_else_are_drawn_with_their_numbers(tmp_path)
         (ONE, TWO | {"data_source": "hub"}, "data_source is shipped and hub, expected the same"),
         (ONE, TWO | {"epochs": 5, "limit": 9}, "limit is None and 9, expected the same; epochs is 2 and 5, expected"),
         (ONE, TWO | {"devices": ["cuda:0", "cuda:1"]}, "the device is cpu and cuda, expected the same"),
+        (
+            ONE | {"threads_per_rank": 2},
+            TWO | {"threads_per_rank": 1},
+            "threads_per_rank is 2 and 1, expected the same",
+        ),
+        (
+            ONE | {"epochs": 1},
+            TWO | {"epochs": 1, "steps_per_epoch": 8},
+            "first is of an earlier labkit, whose seconds an epoch lack the warm-up steps",
+        ),
         (MODEL_PARALLEL, PIPELINE | {"batch_size": 32}, "batch_size is 64 and 32, expected the same"),
     ],
 )
@@ -87,6 +101,56 @@ def test_each_command_that_a_missing_run_names_makes_that_run():
             assert {name: made[-1][name] for name in wanted.settings} == wanted.settings
         sizes = [each["batch_size"] for each in made]
         assert sizes == (problem.batch_sizes or sizes[:1] * 2)
+
+
+def as_planned(wanted: assignments.Wanted) -> dict:
+    """What the run would be that a command names, here and now: its settings and its machine's."""
+    config, start = command.parse(shlex.split(wanted.command)[3:])
+    size = start.size(config.default_world_size)
+    plan = decide(size, start.backend, 60.0, start.threads_of_a_process(size), None, False, True)
+    return vars(config) | {"world_size": size, "devices": plan.devices, "threads_per_rank": plan.threads}
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 2])
+def test_the_commands_make_runs_that_can_be_compared_however_many_gpus_there_are(gpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "usable_gpus", lambda: gpus)
+    monkeypatch.setattr(plan, "_gpu_count", lambda: gpus)
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    device = "cuda:0" if gpus else "cpu"
+    write_run(tmp_path, "where one rank has the GPU", **ONE | {"devices": [device], "size": "nano"})
+    write_run(tmp_path, "and two have none", **TWO)
+    first, _ = assignments.draw_figures(tmp_path)
+    assert not first
+    for number, wanted in enumerate(assignments.PROBLEMS[0].compared):
+        write_run(tmp_path, f"as asked {number}", **as_planned(wanted))
+    files, missing = assignments.draw_figures(tmp_path)
+    assert "submit_figures/ddp_training_time.png" in files and "problem 1.3" not in "".join(missing)
+    glue = [as_planned(wanted) for wanted in (assignments._ONE_PROCESS, *assignments.GLUE_TASKS.values())]
+    assert len({run["devices"][0].partition(":")[0] for run in glue}) == 1
+    assert len({run["threads_per_rank"] for run in glue}) == 1
+    utils = runpy.run_path(str(ROOT / "labkit/course/layouts/11-868/project/utils.py"))
+    args = utils["flag_parser"]("", 1, 8).parse_args([])
+    assert {"gpt2" in utils["train_flags"](args, [], n) for n in (1, 2)} == {gpus == 2}
+
+
+def test_runs_in_one_table_that_differ_in_more_than_their_way_are_told_apart(tmp_path):
+    alike = {"backend": "gloo", "batch_size": 64, "model": "auto", "threads_per_rank": 1}
+    for sync, n in {"none": 1, "gather_scatter": 2, "all_reduce": 2, "ddp": 2}.items():
+        write_run(tmp_path, sync, **alike, sync=sync, world_size=n)
+    assert assignments.glue_differences(tmp_path) == []
+    write_run(tmp_path, "ddp again", **alike | {"batch_size": 256, "threads_per_rank": 2}, sync="ddp", world_size=4)
+    (sentence,) = assignments.glue_differences(tmp_path)
+    for part in (
+        "batch_size is 64, 64, 64, 256",
+        "threads_per_rank is 1, 1, 1, 2",
+        "world_size is 2, 2, 4",
+        "do not compare the runs none, gather_scatter, all_reduce, ddp: ",
+    ):
+        assert part in sentence
+    assert f"**D{sentence[1:]}.**" in assignments.report_of_glue(tmp_path)
+    archive = Archive(tmp_path)
+    assignments.LAYOUTS["cos598d"].add(archive)
+    assert sentence in archive.warnings
 
 
 def test_four_runs_on_cpus_with_gradients_leave_nothing_to_warn_of(tmp_path):

@@ -69,6 +69,21 @@ def in_one_process(kind, n_stages, steps=1, backward=True, rows=ROWS):
     return loss.detach(), dict(enumerate(map(gradients, stages)))
 
 
+def masked_mse(y, target, numbers_per_row=None):
+    """The mean over the numbers of ``target`` that are above 0, so many in a row, by default those
+    of these rows."""
+    valid = target > 0
+    n = valid.sum() if numbers_per_row is None else len(y) * numbers_per_row
+    return ((y - target).square() * valid).sum() / n
+
+
+def masked_in_one_process(n_stages):
+    stages, (x, target) = model("blocks", n_stages), batch()
+    loss = masked_mse(nn.Sequential(*stages)(x), target)
+    loss.backward()
+    return loss.detach(), dict(enumerate(map(gradients, stages)))
+
+
 # --- in a rank ------------------------------------------------------------------------------------
 
 
@@ -183,6 +198,16 @@ def step_with_loss(schedule, loss_fn, **options):
     return pipeline(schedule, model("blocks", schedule.n_stages), loss_fn, **options).step(*batch())
 
 
+def step_with_attention(schedule):
+    """What a step raises in which the first stage attends along the rows."""
+    modules = model("blocks", schedule.n_stages)
+    modules[0] = nn.Sequential(modules[0], nn.TransformerEncoderLayer(WIDTH, 2, 8, dtype=torch.float64))
+    try:
+        pipeline(schedule, modules).step(*(torch.ones(8, 5, WIDTH).double() for _ in range(2)))
+    except ValueError as error:
+        return f"{type(error).__name__}: {error}"
+
+
 def steps_of_batches(schedule, batches):
     """A step for each batch. For each, this rank's loss, or what it has raised."""
     pipe, found = pipeline(schedule, model("blocks", schedule.n_stages)), []
@@ -192,6 +217,29 @@ def steps_of_batches(schedule, batches):
         except (TypeError, ValueError) as error:
             found.append(f"{type(error).__name__}: {error}")
     return found
+
+
+def refused_then_right(schedule):
+    """A step with a loss that is not a mean over rows, and one with a right loss, on gradients of
+    1. What was raised, whether gradients were as before, the numbers of the next step, the loss and
+    the gradients."""
+    modules, (x, target), per_row = model("blocks", schedule.n_stages), batch(), {}
+    mine = {i: modules[i] for i in numbers_of(schedule, rank())}
+    for parameter in nn.ModuleList(mine.values()).parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before = [parameter.grad for parameter in nn.ModuleList(mine.values()).parameters()]
+    pipe = pipeline(schedule, modules, lambda y, t: masked_mse(y, t, **per_row))
+    numbers, raised = [pipe.next_step], ""
+    try:
+        pipe.step(x, target)
+    except ValueError as error:
+        raised = f"{type(error).__name__}: {error}"
+    after = [parameter.grad for parameter in nn.ModuleList(mine.values()).parameters()]
+    same = all(one is other and one.eq(1).all() for one, other in zip(before, after, strict=True))
+    numbers.append(pipe.next_step)
+    per_row["numbers_per_row"] = (target > 0).sum() / len(target)
+    loss = pipe.step(x, target)
+    return raised, same, [*numbers, pipe.next_step], loss, {i: gradients(module) for i, module in mine.items()}
 
 
 def only_steps(schedule, batches):

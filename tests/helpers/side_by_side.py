@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
+import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
+from torch.utils.data import DataLoader
+from tqdm import tqdm
 
 from labkit.cost import Link
 from labkit.launch import Run, launch
@@ -31,6 +38,36 @@ class Case(NamedTuple):
 
 def on_this_rank(fn: Callable[[int], Any]) -> Any:
     return fn(int(os.environ["RANK"]))
+
+
+# --- what may run beside a rank's work ------------------------------------------------------------
+
+
+def heartbeat(seconds, beats):
+    while True:
+        time.sleep(seconds)
+        beats.append(time.time())
+
+
+class Sampler(threading.Thread):
+    """Asks again and again how much memory this process uses."""
+
+    def run(self):
+        while True:
+            self.last = psutil.Process().memory_info().rss
+            time.sleep(0.05)
+
+
+def much_runs_beside():
+    """Leave threads and handlers behind that have no part in what ranks wait for."""
+    assert list(tqdm(range(3), file=io.StringIO(), disable=False))
+    assert list(DataLoader(range(4), num_workers=1, multiprocessing_context="fork"))
+    for target, args in ((time.sleep, (99,)), (heartbeat, (0.1, [])), (subprocess.run, (["sleep", "99"],))):
+        threading.Thread(target=target, args=args, daemon=True).start()
+    Sampler(daemon=True).start()
+
+
+# --- launches ------------------------------------------------------------------------------------
 
 
 def outcome(case: Case) -> Run | Exception:

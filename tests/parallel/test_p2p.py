@@ -242,6 +242,14 @@ def test_what_a_stage_gives_another_one_of_its_rank_is_handed_over_as_it_is():
     assert torch.equal(channel.receive(Op("B", 0, 0)), torch.zeros(2))
 
 
+def test_a_sparse_gradient_arrives_as_a_dense_one():
+    channel = alone()
+    channel.send(Op("F", 0, 0), torch.ones(2, 2, requires_grad=True))
+    channel.receive(Op("F", 1, 0))
+    channel.send(Op("B", 1, 0), torch.eye(2).to_sparse())
+    assert torch.equal(channel.receive(Op("B", 0, 0)), torch.eye(2))
+
+
 def make(channel, call):
     what, _, op = call.partition(" ")
     if what == "finish":

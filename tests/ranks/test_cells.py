@@ -24,6 +24,7 @@ from labkit.cost import Link
 from labkit.launch import LaunchTimeout, RankError
 from labkit.ranks import pool as pools
 from labkit.ranks.cells import CellRun, Ranks
+from labkit.ranks.errors import FINISHED, where_ranks_are
 from labkit.ranks.plan import decide
 
 CELL = "/tmp/ipykernel_1/1.py"
@@ -96,6 +97,17 @@ def test_a_cell_shows_what_it_displays_in_order_and_its_last_expression(two, cap
     assert sorted(capfd.readouterr().out.splitlines()) == ["[rank 0] hello", "[rank 1] hello"]
 
 
+@pytest.mark.parametrize("magic", ["%matplotlib inline", "%matplotlib agg", "%gui"])
+def test_a_magic_for_windows_does_no_harm(two, magic):
+    run(two, f"{magic}\nafter = 1")
+    assert two["after"] == [1, 1]
+
+
+def test_after_matplotlib_inline_a_figure_is_a_picture_once(two):
+    cell = run(two, "%matplotlib inline\nimport matplotlib.pyplot as plt\n_ = plt.plot([1, 2])")
+    assert ["image/png" in each["data"] for each in cell.shown[0]] == [True]
+
+
 def test_an_update_replaces_what_it_updates_and_clear_output_forgets(two):
     source = """
         from IPython.display import clear_output, display
@@ -140,6 +152,12 @@ def test_a_name_that_no_rank_has_is_a_key_error_that_offers_near_ones(two):
     run(two, "only_here = 1", on=[0])
     with pytest.raises(KeyError, match="rank 1 lacks a variable 'only_here'"):
         two["only_here"]
+
+
+@pytest.mark.parametrize("key", [0, slice(0, 2), ("x", 0), None])
+def test_what_is_no_name_is_refused_with_how_to_ask(two, key):
+    with pytest.raises(TypeError, match=r"expected the name of a variable: ranks\['x'\] is its value on each rank"):
+        two[key]
 
 
 def test_push_sets_variables_and_names_what_cannot_be_sent(two):
@@ -233,12 +251,73 @@ def test_sys_exit_costs_the_cell_alone(two):
     assert list(two.status()["pid"]) == pids
 
 
+@pytest.mark.parametrize("call", ["exit()", "quit(1)", "exit(status=3)"])
+def test_exit_costs_the_cell_alone_and_says_what_ends_the_ranks(two, capfd, call):
+    error = fails(two, f"before = 1\n{call}\nafter_exit = 1")
+    assert error.error_type == "SystemExit" and "%ranks stop, in a cell without %%ranks, ends all ranks" in str(error)
+    assert re.findall(r'File "(.*?)", line (\d+)', error.traceback) == [(CELL, "3")]
+    assert two["before"] == [1, 1] and "To exit" not in capfd.readouterr().out
+    with pytest.raises(KeyError):
+        two["after_exit"]
+    assert sums(two) == ["2.0", "2.0"]
+
+
 def test_an_error_on_all_ranks_leaves_their_group_as_it_is(two):
     run(two, "group = dist.new_group([0, 1])")
     error = fails(two, "undefined")
     assert notes(error).endswith("Variables are kept.")
     run(two, "t = torch.ones(1); dist.all_reduce(t, group=group)")
     assert two["t"] == [2, 2]
+
+
+LEFT_BEHIND = {
+    "a message": (
+        "if rank == 0: dist.isend(torch.ones(1), 1)",
+        "dist.recv(t, 0) if rank else dist.send(t, 1)",
+        [5.0, 5.0],
+    ),
+    "a receive": (
+        "if rank == 0: dist.irecv(torch.ones(1), 1)",
+        "dist.send(t, 0) if rank else dist.recv(t, 1)",
+        [5.0, 5.0],
+    ),
+    "a message with another tag than its receive": (
+        "dist.irecv(torch.ones(1), 0, tag=2) if rank else dist.isend(torch.ones(1), 1, tag=1)",
+        "dist.recv(t, 0, tag=1) if rank else dist.send(t, 1, tag=1)",
+        [5.0, 5.0],
+    ),
+    "a collective of another group": (
+        "group = dist.new_group([0, 1])\nif rank == 0: dist.all_reduce(torch.ones(1), group=group, async_op=True)",
+        "dist.all_reduce(t, group=dist.new_group([0, 1]))",
+        [10.0, 10.0],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LEFT_BEHIND)
+def test_what_a_failed_cell_has_left_on_its_way_is_not_taken_by_the_next_one(two, what):
+    first, second, found = LEFT_BEHIND[what]
+    error = fails(two, f"{first}\nif rank == 1: raise ValueError('on purpose')")
+    assert "The ranks are in a new process group." in notes(error)
+    run(two, f"t = torch.full((1,), 5.0)\n{second}\nfound = t.item()")
+    assert two["found"] == found
+
+
+def test_messages_that_have_met_leave_the_group_as_it_is(two):
+    run(two, "group = dist.new_group([0, 1])")
+    meet = "(dist.irecv(torch.ones(1), tag=3) if rank else dist.isend(torch.ones(1), 1, tag=3)).wait()"
+    assert notes(fails(two, f"{meet}\nundefined")).endswith("Variables are kept.")
+    run(two, "t = torch.ones(1); dist.all_reduce(t, group=group)")
+    assert two["t"] == [2, 2]
+
+
+def test_an_old_group_that_a_variable_holds_raises_and_gives_no_number_of_then(two):
+    run(two, "group = dist.new_group([0, 1])")
+    left = "if rank == 0: dist.all_reduce(torch.ones(1), group=group, async_op=True)"
+    assert "group belongs to the old one" in notes(fails(two, f"{left}\nif rank == 1: raise ValueError('on purpose')"))
+    for on in ([1], [0], [0, 1]):
+        fails(two, "dist.all_reduce(torch.ones(1), group=group)", on=on)
+    assert sums(two) == ["2.0", "2.0"]
 
 
 # --- a cell that does not end ---------------------------------------------------------------------
@@ -285,6 +364,20 @@ def test_a_hang_outside_the_default_group_is_ended_as_well(two, source):
     fails(two, source, LaunchTimeout)
     assert two["kept"] == [7, 8]
     assert list(two.status()["pid"]) == pids
+    assert sums(two) == ["2.0", "2.0"]
+
+
+def test_a_hang_is_named_after_a_progress_bar_over_a_data_loader_with_workers(two):
+    run(
+        two,
+        """
+        from tqdm import tqdm
+        loader = torch.utils.data.DataLoader(range(4), num_workers=1, multiprocessing_context="fork")
+        for _ in tqdm(loader, disable=False):
+            pass
+        """,
+    )
+    assert fails(two, "if rank == 0: dist.barrier()", LaunchTimeout).hang is not None
     assert sums(two) == ["2.0", "2.0"]
 
 
@@ -373,6 +466,24 @@ def test_an_interrupt_ends_the_cell_and_keeps_variables(two, tmp_path, wait):
     assert sums(two) == ["2.0", "2.0"]
 
 
+def test_an_interrupt_says_where_each_rank_was(two, tmp_path):
+    touch = f"open({str(tmp_path)!r} + f'/{{rank}}', 'w').close()"
+    both_there = lambda: len(list(tmp_path.iterdir())) == 2  # noqa: E731
+    lines = [f"{touch}; time.sleep(1000)", f"while True: {touch}"]
+    error = interrupted(two, f"if rank:\n    {lines[0]}\nelse:\n    {lines[1]}", both_there)
+    places = [f"rank {rank} was in your cell, line {line}: {lines[1 - rank]}" for rank, line in ((0, 5), (1, 3))]
+    assert error.__notes__[0] == "\n" + "\n".join(places)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    error = interrupted(two, lines[1], both_there)
+    assert error.__notes__[0] == f"\nranks 0 and 1 were in your cell, line 2: {lines[1]}"
+
+
+def test_a_rank_that_has_returned_or_is_in_no_line_of_the_readers_says_so():
+    stacks = {0: FINISHED, 1: f'  File "{threading.__file__}", line 3 in wait', 2: FINISHED}
+    assert where_ranks_are(stacks) == "ranks 0 and 2 had returned\nrank 1 was in no line of yours"
+
+
 def test_a_rank_in_a_c_call_that_cannot_be_ended_is_replaced_and_says_what_is_lost(tmp_path, monkeypatch):
     monkeypatch.setattr("labkit.ranks.cells.LEAVE_CELL_S", 1.0)
     with started(2) as ranks:
@@ -409,6 +520,44 @@ def test_one_more_interrupt_while_ranks_leave_a_cell_hides_no_error(two, monkeyp
     assert "Variables are kept." in notes(fails(two, "1 / 0"))
 
 
+# --- a data loader with workers -------------------------------------------------------------------
+
+READ = """
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self): return 100_000
+    def __getitem__(self, i):
+        if {stuck}: open({folder!r} + f'/{{rank}}', 'w').close(); time.sleep(1000)
+        return i
+
+for i, _ in enumerate(torch.utils.data.DataLoader(Numbers(), num_workers=2)):
+    open({folder!r} + f'/{{rank}}', 'w').close()
+    if i == 3 and {fails}: raise ValueError("on purpose")
+"""
+ENDED = "import multiprocessing\nmultiprocessing.active_children()"
+
+
+@pytest.mark.parametrize(
+    "fault", ["an interrupt", "an interrupt of stuck workers", "an error", "an error of another rank"]
+)
+def test_workers_of_a_loader_end_with_the_cell_and_cost_no_variables(two, tmp_path, monkeypatch, fault):
+    monkeypatch.setattr("labkit.ranks.cells.FORM_GROUP_S", 7.0)  # torch waits 5 s for each worker that does not end
+    names = {"an error": "True", "an error of another rank": "rank == 1"}
+    source = READ.format(stuck="stuck" in fault, folder=str(tmp_path), fails=names.get(fault, "False"))
+    both_read = lambda: len(list(tmp_path.iterdir())) == 2  # noqa: E731
+    error = interrupted(two, source, both_read) if "interrupt" in fault else fails(two, source)
+    assert "Variables are kept." in notes(error)
+    assert two["kept"] == [7, 8]
+    assert run(two, ENDED).run.values == ["[]"] * 2
+    assert sums(two) == ["2.0", "2.0"]
+
+
+def test_a_loader_that_a_variable_holds_keeps_its_workers(two):
+    run(two, "loader = torch.utils.data.DataLoader(range(8), num_workers=1, persistent_workers=True)\nlist(loader)")
+    fails(two, "for _ in loader: raise ValueError('on purpose')")
+    assert run(two, "torch.cat(list(loader)).tolist()").run.values == [str(list(range(8)))] * 2
+    run(two, "del loader")
+
+
 # --- a rank dies ----------------------------------------------------------------------------------
 
 
@@ -427,6 +576,16 @@ def test_a_rank_that_dies_is_named_and_comes_back_with_restart(victim):
             ranks["kept"]
         run(ranks, "import torch, torch.distributed as dist")
         assert sums(ranks) == ["3.0"] * 3
+
+
+def test_ranks_that_have_all_died_are_all_named_until_they_are_back(two):
+    all_back = "Bring them back, without variables: %ranks restart 0 1"
+    assert notes(fails(two, "os._exit(3)")).endswith(f"No rank is left. {all_back}")
+    for _ in range(2):
+        assert str(fails(two, "1")).endswith(f"before this cell; so has rank 1. {all_back}")
+    two.restart(0, 1)
+    run(two, IMPORTS)
+    assert sums(two) == ["2.0", "2.0"]
 
 
 def test_restart_brings_all_back_empty(two):

@@ -1,8 +1,8 @@
-"""Correct runs in which every rank stands still for a while: none is ended as a hang.
+"""Two hundred correct runs in which every rank stands still for a while: none is ended as a hang.
 
 In each, what the ranks have begun does not meet for SECONDS: rank 0 waits for something that is not
 of this rank, and the other rank waits for rank 0. Much less than that is enough to name a hang here
-(`test_hangs` shows it).
+(`test_hangs` shows it). Many run one after the other in a launch, beside threads that only sleep.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import ctypes
 import fcntl
+import functools
 import inspect
 import multiprocessing
 import os
@@ -23,12 +24,13 @@ import sys
 import tempfile
 import threading
 import time
+from datetime import timedelta
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from side_by_side import Case, outcomes, selected
+from side_by_side import Case, much_runs_beside, outcomes, selected
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -208,32 +210,12 @@ class SlowData(torch.utils.data.Dataset):
         return index
 
 
-WAITS = [
-    each
-    for each in list(globals().values())
-    if inspect.isfunction(each) and each.__module__ == __name__ and not inspect.signature(each).parameters
-    if each not in (slow_pipe, slow_file)
-]
-
-
-def and_then_a_barrier(wait):
-    """Return a run in which rank 1 is in a barrier while rank 0 waits."""
-
-    def run(rank):
-        if rank == 0:
-            wait()
-        dist.barrier()
-
-    run.__name__ = wait.__name__
-    return run
-
-
-# --- several waits in one launch ------------------------------------------------------------------
+# --- other things to wait for ---------------------------------------------------------------------
 
 
 def reads_input():
     os.dup2(slow_pipe(), 0)
-    sys.stdin = open(0)  # noqa: SIM115
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
     assert input() == "done"
 
 
@@ -291,25 +273,236 @@ def a_pool_of_threads_is_waited_for():
         concurrent.futures.wait([pool.submit(runs_a_process)])
 
 
-IN_TURN = {
-    "waits for a file": [lambda: select.select([slow_pipe()], [], []), reads_input, locks_a_file],
-    "waits for a child": [lambda: (later(), os.wait()), lambda: os.waitpid(later().pid, 0), runs_a_loop_of_asyncio],
-    "waits for a signal": [receives_from_a_socket, pauses_until_a_signal, waits_for_a_signal],
-    "waits for a pool": [a_pool_of_processes_runs_it, multiprocessing_runs_it, a_pool_of_threads_is_waited_for],
-    "waits for a queue": [another_process_fills_a_queue, lambda: threading.Event().wait(SECONDS)],
+def waits_for_a_pipe():
+    select.select([slow_pipe()], [], [])
+
+
+def waits_for_any_child():
+    later()
+    os.wait()
+
+
+def waits_for_a_child():
+    os.waitpid(later().pid, 0)
+
+
+def waits_for_an_event_with_a_limit():
+    threading.Event().wait(SECONDS)
+
+
+WAITS = [
+    each
+    for each in list(globals().values())
+    if inspect.isfunction(each) and each.__module__ == __name__ and not inspect.signature(each).parameters
+    if each not in (slow_pipe, slow_file)
+]
+
+
+# --- what rank 1 waits in meanwhile ---------------------------------------------------------------
+
+
+def message(rank):
+    dist.recv(x(), 0) if rank else dist.send(x(), 1)
+
+
+def message_that_is_taken_late(rank):
+    dist.send(x(500_000), 0) if rank else dist.recv(x(500_000), 1)
+
+
+def batch_of_messages(rank):
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv if rank else dist.isend, x(), 1 - rank)]):
+        work.wait()
+
+
+def receive_with_a_long_limit(rank):
+    work = dist.irecv(x(), 0) if rank else dist.isend(x(), 1)
+    work.wait(timedelta(hours=1))
+
+
+def future(rank):
+    dist.all_reduce(x(), async_op=True).get_future().wait()
+
+
+def object_from_rank_0(rank):
+    dist.broadcast_object_list([rank], 0)
+
+
+def wrapped_model(rank):
+    DistributedDataParallel(nn.Linear(4, 4))(torch.ones(2, 4)).sum().backward()
+
+
+def new_group_with_a_limit(rank):
+    dist.all_reduce(x(), group=dist.new_group(timeout=timedelta(seconds=30)))
+
+
+def thread_of_its_own(rank):
+    thread = threading.Thread(target=dist.broadcast, args=(x(), 0))
+    thread.start()
+    thread.join()
+
+
+def barrier(rank):
+    dist.barrier()
+
+
+MEETINGS = [
+    *(barrier, message, message_that_is_taken_late, batch_of_messages, receive_with_a_long_limit, future),
+    *(object_from_rank_0, wrapped_model, new_group_with_a_limit, thread_of_its_own),
+]
+N_MEETINGS = 6  # in a launch
+
+
+def and_then(wait, *meetings):
+    """Return a run in which rank 1 is in one meeting after the other while rank 0 waits."""
+
+    def run(rank):
+        if len(meetings) > 1:
+            much_runs_beside()
+        for meeting in meetings:
+            if rank == 0:
+                wait()
+            meeting(rank)
+            dist.barrier()
+
+    run.__name__ = wait.__name__ + f"_and_{len(meetings) - 1}_more" * (len(meetings) > 1)
+    return run
+
+
+def some_meetings(number):
+    return [MEETINGS[(number + each) % len(MEETINGS)] for each in range(N_MEETINGS)]
+
+
+# --- time limits of the reader's own --------------------------------------------------------------
+
+LIMIT = timedelta(seconds=SECONDS)
+ENDS_BY_ITSELF = {
+    "a collective": lambda group, _: dist.all_reduce(x(), group=group),
+    "a receive": lambda group, _: dist.recv(x(), 1, group=group),
+    "a send": lambda group, _: dist.send(x(500_000), 1, group=group),
+    "work": lambda group, _: dist.broadcast(x(), 0, group=group, async_op=True).wait(),
+    "a message's work": lambda group, _: dist.irecv(x(), 1, group=group).wait(),
+    "a future": lambda group, _: dist.all_reduce(x(), group=group, async_op=True).get_future().wait(),
+    "an object": lambda group, _: dist.all_gather_object([None, None], 1, group=group),
+    "a wrapped model": lambda group, _: DistributedDataParallel(nn.Linear(2, 2), process_group=group),
+    "a monitored barrier": lambda _, group: dist.monitored_barrier(group, timeout=LIMIT),
+    "work that is waited for": lambda _, group: dist.irecv(x(), 1, group=group).wait(LIMIT),
+    "a collective that is waited for": lambda _, group: dist.barrier(group, async_op=True).wait(timeout=LIMIT),
+    "a key": lambda *_: dist.distributed_c10d._get_default_store().wait(["never"], LIMIT),
 }
 
 
-def in_turn(name):
-    """Return a run in which rank 0 waits for one thing after the other, rank 1 each time for it."""
+def ends_by_itself(*names):
+    """Return a run in which rank 0 expects the error of each limit, and rank 1 waits for it."""
 
     def run(rank):
-        for wait in IN_TURN[name]:
+        much_runs_beside()
+        for name in names:
+            groups = dist.new_group(timeout=LIMIT), dist.new_group()
             if rank == 0:
-                wait()
+                with pytest.raises(RuntimeError):
+                    ENDS_BY_ITSELF[name](*groups)
             dist.barrier()
 
-    run.__name__ = name
+    run.__name__ = f"ends by itself: {', '.join(names)}"
+    return run
+
+
+def forms_a_group_with_a_limit(rank):
+    dist.init_process_group("gloo", timeout=LIMIT)
+    if rank == 0:
+        with pytest.raises(RuntimeError):
+            dist.all_reduce(x())
+
+
+def forms_a_group_alone(rank):
+    if rank == 0:
+        with pytest.raises(RuntimeError):
+            dist.init_process_group("gloo", timeout=LIMIT)
+
+
+def forms_a_further_group_alone(rank):
+    if rank == 0:
+        with pytest.raises(RuntimeError):
+            dist.new_group(timeout=LIMIT)
+
+
+# --- threads of rank 0's that still send while it is in a barrier ---------------------------------
+
+
+def sends():
+    dist.send(x(), 1)
+
+
+def sends_later():
+    sleeps()
+    sends()
+
+
+class Sender(threading.Thread):
+    def run(self):
+        while self.waits():
+            pass
+        self.jobs["last"]()
+
+    def waits(self):
+        sleeps()
+        self.jobs = {"last": sends}
+
+
+class Outbox:
+    def __init__(self):
+        self.letters = queue.Queue()
+        threading.Thread(target=self.deliver).start()
+
+    def fill(self):
+        sleeps()
+        self.letters.put(x())
+
+    def deliver(self):
+        dist.send(self.letters.get(), 1)
+
+
+async def sends_from_a_loop():
+    await asyncio.sleep(SECONDS)
+    sends()
+
+
+def waits_with_a_limit_and_sends(event):
+    event.wait(SECONDS)
+    sends()
+
+
+def runs_a_process_and_sends():
+    runs_a_process()
+    sends()
+
+
+STILL_SEND = [
+    lambda: threading.Thread(target=sends_later).start(),
+    lambda: threading.Thread(target=runs_a_process_and_sends, daemon=True).start(),
+    lambda: threading.Thread(target=waits_with_a_limit_and_sends, args=(threading.Event(),)).start(),
+    lambda: threading.Thread(target=functools.partial(sends_later)).start(),
+    lambda: threading.Thread(target=asyncio.run, args=(sends_from_a_loop(),)).start(),
+    lambda: threading.Timer(SECONDS, dist.send, (x(), 1)).start(),
+    lambda: Sender(daemon=True).start(),
+    lambda: threading.Thread(target=Outbox().fill).start(),
+    lambda: concurrent.futures.ThreadPoolExecutor(1).submit(sends_later),
+]
+
+
+def threads_still_send(starts):
+    """Return a run in which rank 1 waits for what a thread of rank 0's sends, again and again."""
+
+    def run(rank):
+        much_runs_beside()
+        for start in starts:
+            if rank == 0:
+                start()
+            else:
+                dist.recv(x(), 0)
+            dist.barrier()
+
+    run.__name__ = f"threads_still_send_{STILL_SEND.index(starts[0])}"
     return run
 
 
@@ -364,14 +557,21 @@ def sends_over_a_slow_link(rank):
     dist.send(x(500_000), 1) if rank == 0 else dist.recv(x(500_000), 0)
 
 
+IN_TURN = [Case(and_then(wait, *some_meetings(number))) for number, wait in enumerate(WAITS)]
+HARDENED = [
+    where_the_kernel_says_nothing(each) for each in (a_thread_waits_for_a_process, another_process_holds_a_lock)
+]
+LIMITS = list(ENDS_BY_ITSELF)
 CASES = [
-    *[Case(in_turn(name)) for name in IN_TURN],  # the longest first
-    *[Case(and_then_a_barrier(wait)) for wait in WAITS],
+    *IN_TURN,  # the longest first
+    *[Case(ends_by_itself(*LIMITS[first::3])) for first in range(3)],
+    *[Case(threads_still_send(STILL_SEND[first::3])) for first in range(3)],
+    *[Case(and_then(wait, *MEETINGS[:4])) for wait in HARDENED],
     *[Case(posts_a_receive_before_it(wait)) for wait in (runs_a_process, reads_a_file, a_data_loader_has_workers)],
-    *[
-        Case(and_then_a_barrier(where_the_kernel_says_nothing(wait)))
-        for wait in (sleeps, a_thread_waits_for_a_process, another_process_holds_a_lock)
-    ],
+    *[Case(and_then(wait, barrier)) for wait in (reads_a_file, a_pool_of_threads_runs_it)],
+    Case(forms_a_group_with_a_limit, init=False),
+    Case(forms_a_group_alone, init=False),
+    Case(forms_a_further_group_alone),
     Case(sends_an_object_that_is_slow_to_pickle),
     Case(has_a_slow_hook),
     Case(asks_again_and_again_whether_it_is_done),
@@ -380,14 +580,15 @@ CASES = [
     Case(sends_over_a_slow_link, link=Link(0.01, 1e6)),
     Case(posts_a_receive_before_it(runs_a_process), link=Link(1e-3, 10e6)),
 ]
+QUICK = {
+    *("reads_a_file", "posts_a_receive_and_runs_a_process", "has_a_slow_hook"),
+    *("forms_a_group_with_a_limit", "returns_and_leaves_a_thread_that_sends"),
+}
 
 
 @pytest.fixture(scope="module")
 def ended(request):
     return outcomes(selected(request))
-
-
-QUICK = ("reads_a_file", "a_pool_of_threads_runs_it", "posts_a_receive_and_runs_a_process", "has_a_slow_hook")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -28,13 +29,16 @@ class FakeRanks:
         self.cells, self.given = [], {}
         self.shown: dict = {}
         self.error: BaseException | None = None
-        self.names: list[str] = []
+        self.there: list[str] = []
 
     def run_cell(self, source, file, on=None):
         self.asked.append((source, on))
         if self.error is not None:
             raise self.error
         return CellRun(SimpleNamespace(has_spans=False), self.shown)
+
+    def fits(self, plan):
+        return plan == self.plan
 
     def restart(self, *ranks):
         self.asked.append(("restart", *ranks))
@@ -44,7 +48,10 @@ class FakeRanks:
 
     def complete(self, code, cursor, timeout_s):
         self.asked.append((code[:cursor], timeout_s))
-        return self.names
+        return self.there
+
+    def names(self):
+        return self.there
 
 
 @pytest.fixture
@@ -90,9 +97,32 @@ def test_a_link_of_the_notebooks_own_is_known_by_its_variable(shell):
     assert shell.user_ns["ranks"].plan.link is shell.user_ns["slow"]
 
 
-def test_starting_again_ends_the_ranks_that_were_there(four, shell):
-    run(shell, "more = %ranks 2")
+def test_starting_others_ends_the_ranks_that_were_there_and_says_which_variables_go(four, shell):
+    four.there = ["model", "x"]
+    assert run(shell, "more = %ranks 2") == "labkit: the ranks before these are ended, and with them model and x\n"
     assert four.asked == ["stop"] and shell.user_ns["more"].world_size == 2
+    assert run(shell, "more = %ranks 2 --threads 3") == ""  # nothing was lost, so nothing is said
+
+
+def test_starting_the_same_ranks_again_keeps_them_and_says_so(four, shell):
+    four.there = ["model"]
+    assert "these ranks are there already, and keep their variables" in run(shell, "again = %ranks 4")
+    assert shell.user_ns["again"] is four and four.asked == []
+
+
+def test_load_ext_labkit_brings_all_magics_and_loads_no_torch():
+    code = """
+import sys, labkit
+assert len([name for name in sys.modules if name.startswith("labkit")]) == 1
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_line_magic("load_ext", "labkit")
+shell.run_line_magic("reload_ext", "labkit")
+assert "torch" not in sys.modules
+print([bool(shell.find_line_magic("ranks")), bool(shell.find_cell_magic("ranks")), bool(shell.find_cell_magic("needs"))])
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert found.stdout == "[True, True, True]\n", found.stderr
 
 
 REFUSED = {
@@ -243,7 +273,7 @@ def completions(shell, cell: str) -> list[str]:
 
 def test_in_a_ranks_cell_names_of_rank_0_are_offered_and_none_of_the_notebooks(four, shell):
     shell.user_ns["weights_here"] = 1
-    four.names = ["weights_there"]
+    four.there = ["weights_there"]
     assert completions(shell, "%%ranks 1\nx = 1\nweights_") == ["weights_there"]
     assert four.asked == [("x = 1\nweights_", 0.5)]
 

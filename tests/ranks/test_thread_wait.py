@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from labkit.ranks import frames
 from labkit.ranks.thread_wait import what_it_waits_for
@@ -51,6 +52,26 @@ def test_wait_of_work_is_a_wait_for_ranks_unless_it_has_a_time_limit():
     assert what_it_waits_for(wait_of(timedelta(0)), None) == "work"  # as torch has it, no limit
     assert what_it_waits_for(wait_of(timedelta(seconds=9)), None) == ""
     assert what_it_waits_for(wait_of(timeout=timedelta(seconds=9)), None) == ""
+    assert what_it_waits_for(wait_of(timeout=timedelta(seconds=9)), None, left_s=8) == "work"  # it is over too late
+
+
+IN_DISTRIBUTED = ("distributed/distributed_c10d.py", "distributed/c10d_logger.py")
+
+
+@pytest.mark.parametrize(
+    ("limit", "left_s", "wait"),
+    [
+        (timedelta(seconds=9), 90, ""),
+        (timedelta(seconds=99), 90, "work"),  # it is over too late
+        (timedelta(hours=1), 1e12, ""),
+        (dist.default_pg_timeout, 1e12, "work"),  # torch's, not the reader's
+        (None, 90, "work"),
+    ],
+)
+def test_a_call_whose_own_time_limit_is_over_soon_enough_is_no_wait(limit, left_s, wait):
+    frame = stack_of(*IN_DISTRIBUTED)
+    frame.f_back.f_locals["timeout"] = limit
+    assert what_it_waits_for(frame, None, left_s) == wait
 
 
 def stack_of(*files):

@@ -143,7 +143,7 @@ def log(monkeypatch):
         def send(self, tensors, rank, tag):
             return self.works()
 
-    monkeypatch.setattr(work_log, "_recorded_collectives", lambda: ([], ""))
+    monkeypatch.setattr(work_log, "_recorded_collectives", lambda left_s: ([], ""))
     log = WorkLog()
     log.watch(OneGroup)
     return log, OneGroup()

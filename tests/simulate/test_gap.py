@@ -9,7 +9,7 @@ from pipelines import at_stage, ops_of, play, schedules, stage_times, table_of
 from labkit.schedule import Op, gpipe, interleaved, one_f_one_b, zero_bubble_h1
 from labkit.simulate import explain_gap, makespan, simulate
 
-CAUSES = ["imbalance_s", "communication_s", "overhead_s", "core_s"]
+CAUSES = ["op_time_s", "imbalance_s", "communication_s", "overhead_s", "core_s"]
 UNIT = {"forward": 1.0, "backward": 2.0, "input_grad": 1.0, "weight_grad": 1.0}
 
 
@@ -60,12 +60,35 @@ def test_what_one_stage_loses_is_found_in_that_stage_and_under_its_cause(schedul
 
 
 @every_schedule
+def test_a_factor_that_all_stages_share_is_op_time_whatever_their_times_and_kinds(schedule):
+    times = {"forward": [1.0, 1.5, 2.0, 1.0], "backward": 2.0, "input_grad": [1.0, 1.0, 0.5, 1.0], "weight_grad": 1.0}
+    factors = {"forward": 0.75, "backward": 1.25, "input_grad": 1.25, "weight_grad": 0.5}
+    ideal = simulate(schedule, **times)
+    measured = simulate(schedule, **{name: (factors[name] * np.array(times[name])).tolist() for name in times})
+    gap = explain_gap(ideal, measured)
+    assert gap[CAUSES[1:]].to_numpy().tolist() == [[0.0] * 4] * len(gap)
+    assert gap["op_time_s"].sum() == pytest.approx(makespan(measured) - makespan(ideal))
+
+
+def test_of_two_stages_one_that_is_slower_or_both_by_different_factors_is_an_imbalance_beyond_the_lower_factor():
+    schedule = gpipe(2, 4)
+    ideal = simulate(schedule, 1, 2)
+    for first, second, common in [(1, 2, 1), (2, 1, 1), (2, 3, 2), (0.5, 1, 0.5)]:
+        measured = simulate(schedule, [first, second], [2 * first, 2 * second])
+        gap = explain_gap(ideal, measured).sum()
+        assert gap["op_time_s"] == pytest.approx((common - 1) * makespan(ideal))
+        assert gap["imbalance_s"] == pytest.approx(makespan(measured) - common * makespan(ideal))
+
+
+@every_schedule
 def test_each_cause_is_what_it_adds_to_those_before_it(schedule):
-    """Imbalance, then hops, then pauses, then a disturbance: each makespan is played by hand."""
-    slow = UNIT | {"forward": [1.0, 1.5, 1.0, 1.0]}
+    """A factor, imbalance, hops, pauses, a disturbance: each makespan is played by hand."""
+    twice = {name: 2 * time for name, time in UNIT.items()}
+    slow = twice | {"forward": [2.0, 3.0, 2.0, 2.0]}
     late = Op("F", 2, 0)
     runs = [
         play(schedule, lambda op: at_stage(UNIT, op)),
+        play(schedule, lambda op: at_stage(twice, op)),
         play(schedule, lambda op: at_stage(slow, op)),
         play(schedule, lambda op: at_stage(slow, op), lambda op: 0.25),
         play(schedule, lambda op: at_stage(slow, op), lambda op: 0.25, lambda op: 0.125),

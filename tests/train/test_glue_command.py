@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,17 @@ from to_do import task
 from train_commands import by_torchrun, free_port, terminal, without_torchrun
 from warm_python import Program
 
-from labkit import train
+from labkit import models, train
 from labkit.trace import EVENT_COLUMNS
 from labkit.train import command, metrics
-from labkit.train.glue_task import GlueConfig, glue
+from labkit.train.glue_task import GlueConfig, GlueRun, glue, load_glue
 
 needs_all_reduce = task("dp.4")
-SMALL = ["--data-dir", "shipped", "--vocab-size", "300", "--limit", "48", "--limit-eval", "20"]
-SMALL += ["--batch-size", "16", "--no-dropout", "--lr", "1e-3", "--model", ""]
+WITHOUT_BATCH = ["--data-dir", "shipped", "--vocab-size", "300", "--limit", "48", "--limit-eval", "20"]
+WITHOUT_BATCH += ["--no-dropout", "--lr", "1e-3", "--model", ""]
+SMALL = [*WITHOUT_BATCH, "--batch-size", "16"]
+ALONE: dict[str, Any] = {"source": "shipped", "limit": 48, "limit_eval": 20, "vocab_size": 300, "batch_size": 16}
+ALONE |= {"epochs": 1, "dropout": False, "sync": "none", "learning_rate": 1e-3}
 
 
 def rank(number: int, port: int, *flags: str) -> Program:
@@ -93,6 +95,55 @@ def test_an_interrupt_while_ranks_wait_ends_in_a_word(number: int) -> None:
     assert done.returncode == 130 and done.stderr.startswith("interrupted") and "Traceback" not in done.stderr
 
 
+@needs_all_reduce
+def test_the_assignments_batch_size_is_each_ranks_and_the_labs_own_is_that_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    without_torchrun(monkeypatch)
+    flags = [*WITHOUT_BATCH, "--epochs", "1", "--per_device_train_batch_size", "8", "--output-dir", str(tmp_path)]
+    train.main(["glue", *flags, "--sync", "all_reduce", "--world-size", "2"])
+    assert "batch              16 in a step: 8 on each of 2 ranks" in capfd.readouterr().out
+    alone = glue(GlueConfig(**ALONE))
+    merged = json.loads((tmp_path / "merged.json").read_text())
+    assert len(merged["mean_losses"]) == 3 and merged["steps_per_epoch"] == 3  # 48 rows in sixteens
+    assert merged["mean_losses"] == pytest.approx(alone.steps.loss.tolist(), rel=1e-4)
+    assert merged["config"]["batch_size"] == 16 and merged["config"]["per_device_train_batch_size"] == 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "of_a_rank", "total"),
+    [
+        ("--per_gpu_train_batch_size 16", 16, 64),
+        ("--per-device-train-batch-size=16", 16, 64),
+        ("--per_device_train_batch_size 16 --total_batch_size 64", 16, 64),
+        ("--batch_size 128", 32, 128),
+        ("", 16, 64),
+    ],
+)
+def test_four_ranks_take_as_many_rows_as_a_flag_says(
+    flags: str, of_a_rank: int, total: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_torchrun(monkeypatch)
+    config, _ = command.parse(["glue", *flags.split()])
+    asked = config.for_ranks(4)
+    assert (asked.per_device_train_batch_size, asked.batch_size) == (of_a_rank, total)
+
+
+def test_what_the_assignments_other_flags_ask_for_is_what_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_torchrun(monkeypatch)
+    flags = """--seed 42 --max_steps -1 --warmup_steps 0 --weight_decay 0.5 --adam_epsilon 1e-6 --overwrite_cache
+        --gradient_accumulation_steps 1 --per_device_eval_batch_size 8 --no_cuda --fp16_opt_level O1 --cache_dir="""
+    config, start = command.parse(["glue", *flags.split()])
+    assert (config.seed, start.backend) == (42, "gloo")
+    config = GlueConfig(**ALONE | {"weight_decay": config.weight_decay, "adam_epsilon": config.adam_epsilon})
+    optimizer = GlueRun(config, load_glue(config)).trainer.optimizer
+    decays = {p.ndim > 1: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert decays == {True: 0.5, False: 0.0} and {group["eps"] for group in optimizer.param_groups} == {1e-6}
+    n_parameters = len([*models.bert("tiny", 0, vocab_size=300).parameters()])
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == n_parameters
+    assert GlueConfig().weight_decay == 0.0  # as in the assignment
+
+
 def test_all_flags_of_the_assignment_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     without_torchrun(monkeypatch)
     flags = """--model_type bert --model_name_or_path folder --task_name RTE --do_train --do_eval --data_dir shipped
@@ -101,7 +152,8 @@ def test_all_flags_of_the_assignment_are_known(monkeypatch: pytest.MonkeyPatch) 
         --iterations 5 --precision bf16"""
     for spelled in (flags, re.sub(r"(?<=[a-z])_(?=[a-z])", "-", flags), flags.replace(" 4 ", "=4 ")):
         config, start = command.parse(["glue", *spelled.split()])
-        assert (config.model, config.source, config.max_length, config.batch_size) == ("folder", "shipped", 128, 64)
+        config = config.for_ranks(4)
+        assert (config.model, config.source, config.max_length, config.batch_size) == ("folder", "shipped", 128, 256)
         assert (config.learning_rate, config.epochs, config.output_dir, config.sync) == (2e-5, 3, "out", "ddp")
         assert (config.iterations, config.precision, config.do_train, config.do_eval) == (5, "bf16", True, True)
         assert start.by_hand(4) == (0, 4, "10.10.1.1", 23456)
@@ -123,10 +175,7 @@ def test_four_nodes_with_addresses_of_their_own_train_what_one_process_trains(tm
     }
     printed = {rank: node.communicate(timeout=200)[0] for rank, node in nodes.items()}
     assert [node.returncode for node in nodes.values()] == [0] * 4, printed
-    config = GlueConfig(
-        "shipped", limit=48, limit_eval=20, vocab_size=300, batch_size=16, epochs=1, dropout=False, sync="none"
-    )
-    alone = glue(replace(config, learning_rate=1e-3))
+    alone = glue(GlueConfig(**ALONE))
     merged = json.loads((out / "merged.json").read_text())
     assert merged["mean_losses"] == pytest.approx(alone.steps.loss.tolist(), rel=1e-4)
     assert merged["world_size"] == 4 and merged["backend"] == "gloo"

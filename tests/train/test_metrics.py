@@ -33,7 +33,7 @@ def result(rank: int) -> TrainingResult:
             scale = 0.5 if epoch == 3 else 1.0
             rows.append(Step(rank, len(rows) + 1, epoch, share * scale, local * scale, targets, 500, seconds))
     steps = pd.DataFrame(rows, columns=Step._fields)
-    run = (rank, 2, "gloo", "cpu", 1, "generated sentences (shipped)", 12, {}, "GPT-2 nano", "data_parallel", steps)
+    run = (rank, 2, "gloo", "cpu", 1, "generated sentences (shipped)", 12, {}, "GPT-2 nano", "data_parallel", 2, steps)
     return TrainingResult(*run, [4.0, 2.0, 4 / 3], bleu=31.5)
 
 
@@ -41,7 +41,7 @@ RUN = [result(0), result(1)]
 
 
 def test_time_is_averaged_over_ranks_and_the_first_epoch_dropped() -> None:
-    assert metrics.epoch_seconds(metrics.record(RUN)).to_dict() == {1: 9.0, 2: 3.0, 3: 4.5}
+    assert metrics.epoch_seconds(metrics.record(RUN), 2).to_dict() == {1: 9.0, 2: 3.0, 3: 4.5}
     time = metrics.merge(RUN)["training_time_s"]
     assert time["mean"] == pytest.approx(3.75)
     assert time["std"] == pytest.approx(1.5 / 2**0.5)  # two values, 1.5 apart
@@ -54,7 +54,7 @@ def test_tokens_per_second_are_summed_over_ranks() -> None:
 
 
 def of_one_epoch(run: TrainingResult, n_steps: int) -> TrainingResult:
-    return replace(run, steps=run.steps.assign(epoch=1)[:n_steps])
+    return replace(run, steps=run.steps.assign(epoch=1)[:n_steps], steps_per_epoch=n_steps)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,29 @@ def test_warm_up_is_the_first_epoch_or_where_there_is_no_other_three_steps_but_n
     assert counted.step.tolist() == left * 2
     merged = metrics.merge(run)
     assert merged["warm_up_steps"] == merged["steps"] - len(left)
-    assert merged["training_time_s"]["mean"] == pytest.approx(counted.seconds.sum() / 2 / counted.epoch.nunique())
+    assert merged["steps"] == len(run[0].steps)
+
+
+def steady(n_ranks: int, n_steps: int, steps_per_epoch: int = 0) -> list[TrainingResult]:
+    """A step a second, of 100 tokens over all ranks."""
+    rows = [
+        (0, n, 1 + (n - 1) // (steps_per_epoch or n_steps), 1.0, 1.0, 10, 100 // n_ranks, 1.0)
+        for n in range(1, n_steps + 1)
+    ]
+    steps = pd.DataFrame([Step(*row) for row in rows], columns=Step._fields)
+    run = replace(RUN[0], world_size=n_ranks, steps_per_epoch=steps_per_epoch or n_steps)
+    return [replace(run, rank=rank, steps=steps.assign(rank=rank)) for rank in range(n_ranks)]
+
+
+def test_an_epoch_is_a_whole_one_however_many_of_its_steps_were_timed() -> None:
+    # Eight steps of a second on one device, four on two: two times as fast, and not five.
+    one, two = metrics.merge(steady(1, 8)), metrics.merge(steady(2, 4))
+    assert (one["training_time_s"]["mean"], two["training_time_s"]["mean"]) == (8.0, 4.0)
+    assert one["tokens_per_s"]["mean"] == two["tokens_per_s"]["mean"] == 100.0
+    assert "8 s an epoch of 8 steps" in metrics.report(one) and "without 3 of 8" in metrics.report(one)
+    # Ended in its third epoch of eight steps after one of them, or in its first.
+    for n_steps in (17, 5):
+        assert metrics.merge(steady(1, n_steps, 8))["training_time_s"]["mean"] == 8.0
 
 
 def test_an_epochs_loss_weighs_each_target_alike() -> None:
@@ -116,9 +138,16 @@ def test_what_is_saved_reads_back(tmp_path: Path) -> None:
     assert torch.load(folder / "model1_local_gradients.pth")["weight"].tolist() == [1, 1]
 
 
+def test_ranks_with_different_threads_are_not_told_as_the_first_one() -> None:
+    merged = metrics.merge([RUN[0], replace(RUN[1], threads=4)])
+    assert merged["threads_per_rank"] == [1, 4] and "[1, 4] CPU threads each" in metrics.report(merged)
+    assert "1 CPU thread each" in metrics.report(metrics.merge(RUN))
+
+
 def test_the_report_has_every_number_of_the_assignments() -> None:
-    text = metrics.report(metrics.merge(RUN))
-    for part in ("2 on gloo: cpu, cpu", "3.75 ± 1.06 s", "without 2 of 6 steps", "600 ± 212, summed"):
+    text = metrics.report(metrics.merge([replace(r, config={"batch_size": 33}) for r in RUN]))
+    assert "batch              32 in a step: 16 on each of 2 ranks" in text
+    for part in ("2 on gloo: cpu, cpu", "3.75 ± 1.06 s", "without 2 of 6", "600 ± 212, summed"):
         assert part in text
     assert "2.3 s, the mean of iterations 2 to 6" in text  # 4, 1, 1, 1.5, 2.5 and 4, 2, 2, 2, 3
     assert "1.333 nats per target token" in text and "31.50 on generated sentences (shipped)" in text

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from labkit import train
+from labkit.base import machine
 from labkit.launch import launch
 from labkit.todo import TASKS
 from labkit.train import command
@@ -51,6 +52,20 @@ OF_ONE = {
         ("--precision fp16", "invalid choice: 'fp16' (choose from "),
         ("--max-grad-norm -1", "max_grad_norm is -1.0, expected a finite number above 0"),
         ("--batch-size 64 --world-size 3", "batch_size is 64 and world_size 3"),
+        (
+            "--batch-size 64 --per_gpu_train_batch_size 64 --world-size 4",
+            "per_device_train_batch_size 64: the first counts the rows of all 4 ranks, 256 by the second; leave out one",
+        ),
+        ("--max_steps 40", "--max-steps 40: write --iterations, which ends after so many; the learning rate falls"),
+        ("--warmup-steps=10", "--warmup-steps 10: the lab has none, its learning rate falls from the first step on"),
+        ("--gradient_accumulation_steps 2", "the lab takes a step for each batch: give a batch of as many times"),
+        ("--fp16", "--fp16: write --precision bf16"),
+        ("--tokenizer_name bert", "--tokenizer-name bert: the model's folder has it"),
+        ("--do_lower_case", "--do-lower-case: a model's tokenizer knows whether it lower-cases"),
+        ("--weight_decay -0.1", "weight_decay is -0.1, expected a finite number, 0 or more"),
+        ("--adam_epsilon 0", "adam_epsilon is 0.0, expected a finite number above 0"),
+        ("--no_cuda --backend nccl", "--no-cuda and --backend nccl contradict each other: leave out one"),
+        ("--threads 0", "threads is 0, expected a whole number, 1 or more"),
         ("--num-train-epochs 1.5", "epochs is 1.5, expected a whole number"),
         ("--max-seq-length 10000000000", "max_length is 10000000000, expected at most 100,000"),
         ("--data-dir /no/such/folder", "/no/such/folder"),
@@ -96,6 +111,31 @@ def test_what_torchrun_has_decided_is_not_decided_again(flags, complaint, monkey
     with pytest.raises(SystemExit):
         train.main(flags.split())
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "threads"),
+    [
+        ("translate --world-size 1", 4),
+        ("translate --world-size 2", 4),
+        ("translate --world-size 4", 2),
+        ("translate --world-size 16", 1),
+        ("translate --mode model_parallel", 8),  # for two devices, in one process
+        ("translate --mode pipeline_parallel --world-size 1", 4),
+        ("translate --world-size 1 --threads 3", 3),
+        ("translate --mode model_parallel --threads 3", 6),
+        ("glue --sync none", 4),
+        ("glue --sync ddp", 4),
+    ],
+)
+def test_one_device_alone_has_as_many_threads_as_each_of_two(flags, threads, monkeypatch):
+    tasks = {name: task._replace(load=lambda _: None) for name, task in command.TASKS.items()}
+    monkeypatch.setattr(command, "TASKS", tasks)
+    monkeypatch.setattr(command, "missing", lambda _: None)
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    monkeypatch.setattr(command, "launch", lambda *_, **how: sys.exit(f"threads: {how['threads']}"))
+    with pytest.raises(SystemExit, match=rf"threads: {threads}$"):
+        train.main(flags.split())
 
 
 def test_an_empty_data_set_is_refused(tmp_path, monkeypatch, capsys):

@@ -12,7 +12,7 @@ import pandas as pd
 
 from labkit.base import machine
 from labkit.explore.rank_run import run_on_ranks
-from labkit.schedule import Schedule
+from labkit.schedule import EVENT_NAMES, Schedule
 from labkit.simulate import explain_gap, makespan, simulate
 
 Times = float | Sequence[float]
@@ -51,7 +51,8 @@ class TimedSchedule(NamedTuple):
 class ScheduleRun:
     """A run of ``schedule`` beside its ideal: two event tables in seconds, both from 0 on.
 
-    ``measured`` is the step of median length, and ``steps_s`` has the lengths of all. ``gap`` says
+    ``ideal`` has the times that the stages were measured to take alone, or slept. ``measured`` is
+    the step of median length, and ``steps_s`` has the lengths of all. ``gap`` says
     where the difference went (:func:`labkit.simulate.explain_gap`). ``unit_s`` is how many seconds
     stood for a unit of the reader's time. ``note`` says what was emulated.
     """
@@ -89,7 +90,7 @@ def run_schedules(
         too_many = scaled[0].schedule.n_ranks > machine.cores()
         emulated = too_many or any(each.hop > 0 or not _are_products(each) for each in scaled)
     runs = []
-    for each, steps in zip(scaled, _measure(scaled, emulated), strict=True):
+    for each, steps in zip(*_measure(scaled, emulated), strict=True):
         ideal, measured = each.simulate(), sorted(steps, key=makespan)[len(steps) // 2]
         gap, steps_s = explain_gap(ideal, measured), [makespan(step) for step in steps]
         note = _note(each, unit_s, emulated)
@@ -103,8 +104,12 @@ def seconds_per_unit(*timed: TimedSchedule) -> float:
     return min(OP_S / forward, *(STEP_S / makespan(each.simulate()) for each in timed))
 
 
-def _measure(timed: Sequence[TimedSchedule], emulated: bool) -> list[list[pd.DataFrame]]:
-    """Run schedules whose times are seconds; return for each the ops of its steps, from 0 on."""
+def _measure(timed: Sequence[TimedSchedule], emulated: bool) -> tuple[list[TimedSchedule], list[list[pd.DataFrame]]]:
+    """Run schedules whose times are seconds.
+
+    Return each with the times of the stages as they were built, and for each the ops of its steps,
+    from 0 on.
+    """
     from labkit.cost import Link
     from labkit.explore.schedules import pipeline_rank
 
@@ -115,10 +120,22 @@ def _measure(timed: Sequence[TimedSchedule], emulated: bool) -> list[list[pd.Dat
     if emulated:
         seconds = [_seconds(each) for each in timed]
         run = run_on_ranks(pipeline_rank.emulated_steps, schedules, seconds, ROUNDS, **options, backend="gloo")
+        built = [*timed]
     else:
         forward_s = [each.per_stage("forward") for each in timed]
         run = run_on_ranks(pipeline_rank.real_steps, schedules, forward_s, ROUNDS, **options)
-    return [[_ops_of(run.events, step) for step in range(n * WARM_UP + i, n * ROUNDS, n)] for i in range(n)]
+        built = [_as_built(each, _ops_of(run.events, -1 - i)) for i, each in enumerate(timed)]
+    return built, [[_ops_of(run.events, step) for step in range(n * WARM_UP + i, n * ROUNDS, n)] for i in range(n)]
+
+
+def _as_built(timed: TimedSchedule, alone: pd.DataFrame) -> TimedSchedule:
+    """Return the schedule with the median times of ``alone``, the ops of stages by themselves."""
+    seconds = (alone["end_s"] - alone["start_s"]).groupby([alone["name"], alone["stage"]]).median().to_dict()
+    times: dict[str, Any] = {
+        name: [seconds.get((name, stage), asked) for stage, asked in enumerate(timed.per_stage(name))]
+        for name in EVENT_NAMES.values()
+    }
+    return timed._replace(**times)
 
 
 def _ops_of(events: pd.DataFrame, step: int) -> pd.DataFrame:
@@ -151,10 +168,11 @@ def _are_products(timed: TimedSchedule) -> bool:
 def _note(timed: TimedSchedule, unit_s: float, emulated: bool) -> str:
     n, cores = timed.schedule.n_ranks, machine.cores()
     ranks = "1 rank" if n == 1 else f"{n} ranks"
+    alone = "" if emulated else " The prediction has the times that each stage took alone, between the steps."
     how = "that slept instead of computing" if emulated else "that multiplied matrices"
     hop = f", a hop {1000 * timed.hop:.3g} ms of emulated latency" if timed.hop else ""
     split = any(op.kind == "W" for op in timed.schedule.ops[0])
     on_stage_0 = " Stage 0 has nobody to send a gradient to, so all of its backward pass is in W." if split else ""
     shown = f"Of {ROUNDS - WARM_UP} steps the one of median length is shown."
     unit = f"a unit of time was {1000 * unit_s:.3g} ms{hop}"
-    return f"Ran on {ranks} {how} ({cores} cores here); {unit}. {shown}{on_stage_0}"
+    return f"Ran on {ranks} {how} ({cores} cores here); {unit}. {shown}{alone}{on_stage_0}"

@@ -14,8 +14,9 @@ from torch.nn.functional import mse_loss
 
 from labkit.launch import device, progress
 from labkit.parallel.emulated import EmulatedStage
+from labkit.parallel.stage import Stage
 from labkit.pipe import ScheduledPipeline
-from labkit.schedule import Schedule
+from labkit.schedule import Op, Schedule
 from labkit.trace import barrier
 from labkit.trace.gpu_time import synchronize
 
@@ -35,11 +36,13 @@ def emulated_steps(schedules: Sequence[Schedule], seconds: Sequence[Sequence[Any
 def real_steps(schedules: Sequence[Schedule], forward_s: Sequence[Sequence[float]], rounds: int) -> None:
     """Do ``rounds`` steps of each schedule, in turns, with stages that multiply matrices.
 
-    Each has so many layers that its forward pass takes about as long as ``forward_s`` says.
+    Each has so many layers that its forward pass takes about as long as ``forward_s`` says. How
+    long the ops of a micro-batch really take there, alone, is measured before each round: in spans
+    of step -1 for the first schedule, -2 for the second …
     """
     layer_s = _layer_s()
     x = torch.ones(ROWS, WIDTH)
-    _take_turns(schedules, forward_s, rounds, lambda stage_s: _layers(max(1, round(stage_s / layer_s))), x)
+    _take_turns(schedules, forward_s, rounds, lambda stage_s: _layers(max(1, round(stage_s / layer_s))), x, timed=True)
 
 
 def _layer_s() -> float:
@@ -74,16 +77,38 @@ def _take_turns(
     rounds: int,
     make_stage: Callable[[Any], nn.Module],
     micro_batch: torch.Tensor,
+    timed: bool = False,
 ) -> None:
     """Do step s of the schedule number s % n, of n: what slows the machine down slows all alike."""
-    pipelines = []
+    pipelines, stages = [], []
     for schedule, of_stage in zip(schedules, times, strict=True):
-        own_stages = sorted({op.stage for op in schedule.ops[dist.get_rank()]})
-        pipelines.append(ScheduledPipeline([make_stage(of_stage[i]) for i in own_stages], schedule, mse_loss))
+        modules = {i: make_stage(of_stage[i]) for i in sorted({op.stage for op in schedule.ops[dist.get_rank()]})}
+        pipelines.append(ScheduledPipeline([*modules.values()], schedule, mse_loss))
+        stages.append([Stage(module, i) for i, module in modules.items()])
     names = " and ".join(schedule.name for schedule in schedules)
     for step in progress(range(rounds * len(pipelines)), desc=f"Steps of {names}"):
+        if timed and step % len(pipelines) == 0:
+            for number, (schedule, of_rank) in enumerate(zip(schedules, stages, strict=True)):
+                _time_ops(schedule, of_rank, micro_batch, step=-1 - number)
         pipeline = pipelines[step % len(pipelines)]
         x = micro_batch.repeat(pipeline.schedule.n_micro, 1)
         pipeline.next_step = step
         barrier()
         pipeline.step(x, torch.zeros_like(x))
+
+
+def _time_ops(schedule: Schedule, stages: Sequence[Stage], micro_batch: torch.Tensor, step: int) -> None:
+    """Do the ops of one micro-batch in each of this rank's stages, while other ranks do so, too."""
+    barrier()
+    for stage in stages:
+        stage.step = step
+        x = micro_batch.to(stage.device).requires_grad_(stage.number > 0)
+        if stage.number == schedule.n_stages - 1:
+            stage.loss = lambda y, _: mse_loss(y, torch.zeros_like(y))
+        y = stage.forward(0, x)
+        dy = None if stage.loss else torch.ones_like(y)
+        if Op("I", stage.number, 0) in schedule.ops[dist.get_rank()]:
+            stage.input_grad(0, dy)
+            stage.weight_grad(0)
+        else:
+            stage.backward(0, dy)

@@ -63,12 +63,16 @@ def comparison(runs: Sequence[ScheduleRun]) -> str:
 def gap_as_html(name: str, gap: pd.DataFrame) -> str:
     """Return in a sentence where the time of a run went, with the table of its stages folded up."""
     ms = 1000 * pd.DataFrame(gap).set_index("stage")
-    causes = ", ".join(f"{cause.removesuffix('_s')} {ms[cause].sum():.1f}" for cause in CAUSES)
+    causes = ", ".join(f"{_words(cause)} {ms[cause].sum():.1f}" for cause in CAUSES)
     total = ms["total_s"].sum()
     sentence = f"{name}: measured − predicted is {total:.1f} ms: {causes}."
-    written = ms.rename(columns=lambda column: f"{column.removesuffix('_s')} (ms)").map("{:.1f}".format)
+    written = ms.rename(columns=lambda column: f"{_words(column)} (ms)").map("{:.1f}".format)
     stages = table_html(written.rename(index="stage {}".format))
     return f"<p>{html.escape(sentence)}</p><details><summary>by stage</summary>{stages}</details>"
+
+
+def _words(column: str) -> str:
+    return column.removesuffix("_s").replace("_", " ")
 
 
 def gaps(by_name: Mapping[str, pd.DataFrame]) -> MeasuredTable:

@@ -1,6 +1,8 @@
 """Running a schedule on real ranks: the same ops as the ideal, on one clock, and what was not real
 is said."""
 
+import statistics
+
 import pytest
 from to_do import task
 
@@ -46,6 +48,22 @@ def test_what_ran_is_the_schedule_with_stages_that_multiply_matrices(make, monke
     assert "emulated" not in run.measured.attrs
 
 
+@task("pipe.5")
+def test_the_prediction_has_the_times_that_stages_took_between_the_rounds_not_those_asked_for(monkeypatch):
+    run_on_ranks, ran = measure.run_on_ranks, []
+    monkeypatch.setattr(
+        measure, "run_on_ranks", lambda *given, **options: ran.append(run_on_ranks(*given, **options)) or ran[0]
+    )
+    (run,) = run_schedules(TimedSchedule(one_f_one_b(1, 3)), unit_s=0.001, emulated=False)
+    alone = ran[0].events.query("step == -1")
+    forward_s, backward_s = (
+        (ops["end_s"] - ops["start_s"]).tolist()
+        for ops in (alone[alone["name"] == kind] for kind in ("forward", "backward"))
+    )
+    assert len(forward_s) == len(backward_s) == measure.ROUNDS and len(alone) == 2 * measure.ROUNDS
+    assert makespan(run.ideal) == pytest.approx(3 * (statistics.median(forward_s) + statistics.median(backward_s)))
+
+
 def test_what_cannot_run_is_refused_before_any_rank_starts(monkeypatch):
     monkeypatch.setattr(launch, "launch", lambda *_, **__: pytest.fail("ranks were started"))
     schedule = gpipe(2, 2)
@@ -59,7 +77,9 @@ def test_what_cannot_run_is_refused_before_any_rank_starts(monkeypatch):
 def test_stages_sleep_where_ranks_outnumber_cores(cores, n, sleep, monkeypatch):
     given = []
     monkeypatch.setattr(measure.machine, "cores", lambda: cores)
-    monkeypatch.setattr(measure, "_measure", lambda timed, emulated: given.append(emulated) or [[timed[0].simulate()]])
+    monkeypatch.setattr(
+        measure, "_measure", lambda timed, emulated: given.append(emulated) or (timed, [[timed[0].simulate()]])
+    )
     run_schedules(TimedSchedule(gpipe(n, 2)))
     run_schedules(TimedSchedule(gpipe(n, 2), hop=1))  # which is a link's, and wants small messages
     assert given == [sleep, True]

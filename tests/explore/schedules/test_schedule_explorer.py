@@ -135,7 +135,7 @@ def test_a_run_lies_under_what_should_happen_with_the_gap_and_goes_when_a_contro
         ["predicted", "measured"]
     ] * 2
     assert "363.0 (362.7 to 363.3) ms" in scene["numbers"]
-    assert "1F1B: measured − predicted is 33.0 ms: imbalance 33.0, communication 0.0" in scene["numbers"]
+    assert "1F1B: measured − predicted is 33.0 ms: op time 33.0, imbalance 0.0, communication 0.0" in scene["numbers"]
     assert scene["note"] == "emulated compute: stages sleep"
     move(explorer, "1f1b vs gpipe F=1.5")
     assert explorer.runs == [] and explorer.timeline.scene["panels"] == []
@@ -169,6 +169,6 @@ def test_in_print_there_are_schedules_with_metrics_and_after_a_run_the_overlay_w
     assert form.table.loc["makespan"].to_dict() == {"1F1B": "33", "ZB-H1": "27"}
     explorer.run()
     form = explorer.static_form()
-    assert list(form.table) == ["imbalance_ms", "communication_ms", "overhead_ms", "core_ms", "total_ms"]
+    assert list(form.table) == ["op_time_ms", "imbalance_ms", "communication_ms", "overhead_ms", "core_ms", "total_ms"]
     assert form.table.index.names == ["schedule", "stage"]
     assert len(form.figure.axes) == 2

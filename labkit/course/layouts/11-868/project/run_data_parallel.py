@@ -39,8 +39,8 @@ if __name__ == "__main__":
     args, others = parser.parse_known_args()
     flags = train_flags(args, others, args.world_size)
     check_flags([*flags, "--world-size", str(args.world_size)])
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // args.world_size)))
-    backend = "nccl" if usable_gpus() >= args.world_size else "gloo"
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // max(2, args.world_size))))
+    backend = "nccl" if usable_gpus() >= max(2, args.world_size) else "gloo"  # one rank is compared with two
     with tempfile.TemporaryDirectory() as results:
         if args.pytest == "True":
             flags += ["--save-gradients", "--out", results]

@@ -30,7 +30,7 @@ def flag_parser(description, n_epochs, batch_size):
 def train_flags(args, others, n_devices):
     """Return what ``args`` say, and the ``others`` after it, as flags of labkit.train translate."""
     one_batch = args.pytest == "True"
-    flags = GPT2 if usable_gpus() >= n_devices else []
+    flags = GPT2 if usable_gpus() >= max(2, n_devices) else []  # one device is compared with two
     flags = [*flags, "--source", args.dataset, "--max-length", str(args.model_max_length)]
     flags += ["--epochs", "1" if one_batch else str(args.n_epochs), "--batch-size", str(args.batch_size)]
     flags += ["--learning-rate", args.learning_rate] if args.learning_rate else []
