@@ -117,15 +117,21 @@ class RankWatch:
         wait = waits.pop(self._main, "")
         alive = not all(each for ident, each in waits.items() if ident not in beside) or (self.in_call and not wait)
         inside = _torch_call(frame) if wait in ("work", "gpu") else None
+        place, function, root = place_of(readers_frame(frame)), "", -1
+        if inside is not None:
+            function, root = inside.f_code.co_name, _root(inside)
+        # Reading the log takes long. A frame that is over by then would free here what it holds: a
+        # DDP model freed in this thread, while the main one is in backward, blocks both for ever.
+        del frame, inside
         begun, unknown = self.log.begun(left_s) if self.log else ([], "")
         return RankState(
             calls=self.calls,
             in_call=self.in_call,
             since_ns=since_ns,
             at_ns=time.perf_counter_ns(),
-            place=place_of(readers_frame(frame)),
-            function=inside.f_code.co_name if inside else "",
-            root=_root(inside) if inside else -1,
+            place=place,
+            function=function,
+            root=root,
             wait=wait,
             can_progress=alive or (self.in_call and wait == "thread" and _may_be_interrupted()),
             begun=begun,
