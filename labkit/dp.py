@@ -46,6 +46,7 @@ from labkit.parallel.bucket import (
     take_from_rank_0,
 )
 from labkit.parallel.guard import NOT_AVERAGED, Guard, check_unwrapped
+from labkit.parallel.piece import check_whole
 from labkit.todo import TodoError
 
 # --- shards: every rank gets its own part of the data ---------------------------------------------
@@ -245,6 +246,7 @@ def gather_scatter_gradients(model: torch.nn.Module) -> None:
     while the others wait: a parameter server. Parameters without a gradient are left out, as in
     :func:`average_gradients`.
     """
+    check_whole(model.parameters())
     ### TODO dp.3 (15 minutes): Give every rank the mean of each gradient. Rank 0 alone averages:
     ### what it needs comes by dist.gather, and what it has goes out by dist.scatter, once each for
     ### a parameter. A gradient may be None, on all ranks, and it may not be contiguous, which not
@@ -269,6 +271,7 @@ def average_gradients(model: torch.nn.Module) -> None:
     result is the gradient of the whole batch. A parameter without a gradient (frozen, or not used
     in this step) is left as it is; that must be so on all ranks.
     """
+    check_whole(model.parameters())
     ### TODO dp.4 (10 minutes): Make each gradient the mean over all ranks, with one dist.all_reduce
     ### for a parameter. A gradient may be None.
     ### BEGIN SOLUTION dp.4
@@ -414,6 +417,7 @@ class BucketedDataParallel(torch.nn.Module):
         comm_hook: CommHook | None = None,
     ):
         super().__init__()
+        check_whole(module.parameters())
         check_unwrapped(module)
         self.buckets = _make_buckets(module, bucket_cap_mb)
         check_same_model(module, self.buckets)

@@ -17,12 +17,21 @@ import torch.distributed as dist
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from labkit.parallel.bucket import check_same_model, take_from_rank_0
+from labkit.parallel.guard import NOT_AVERAGED, Guard, check_unwrapped
+from labkit.parallel.piece import InPieces, check_whole
 from labkit.parallel.shard import (
     Broadcast,
+    CollectiveFunction,
+    Form,
     check_linear,
     check_optimizer_class,
     check_same_parameters,
+    check_share,
+    check_unchanged,
+    forms_of,
+    keep_frozen,
     on_cpu,
+    own_share,
     sum_over_ranks,
 )
 from labkit.parallel.sharded_state import sharded_state
@@ -32,6 +41,7 @@ from labkit.parallel.unit import (
     all_gather_into_tensor,
     all_reduce_span,
     check_kinds,
+    check_same_order,
     check_same_units,
     gradients_of,
     make_units,
@@ -59,16 +69,18 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     - ``params``: parameters or groups of them, as for a plain optimizer, with the same values and
       in the same order on every rank. A parameter that is there twice counts once.
-    - ``optimizer_class``: such as torch.optim.AdamW, which steps each parameter by itself.
+    - ``optimizer_class``: such as torch.optim.AdamW, which steps each parameter by itself. It sees
+      whole parameters, so Muon, Shampoo and Adafactor are right here, as they are in one process.
     - ``options``: what that takes, such as ``lr``. Schedulers may change them in ``param_groups``.
 
     Raises ValueError, on every rank, where ranks have different parameters, and for a parameter on
-    another device than the first or on one from which the group does not send; for LBFGS, which
-    steps all parameters together; for what a plain optimizer refuses.
+    another device than the first or on one from which the group does not send; for two in the same
+    memory; for LBFGS, which steps all parameters together; for what a plain optimizer refuses.
+    ``step`` raises RuntimeError where a parameter was converted, moved or replaced since then.
 
     Caveats: ``step``, ``full_state_dict`` and ``add_param_group`` are collectives, so every rank
     has to call them. With more ranks than parameters some have an empty share. A frozen parameter
-    has an owner too, since it may be unfrozen later.
+    has an owner too, since it may be unfrozen later. A copy or a pickle is for the same rank.
 
     After Rajbhandari et al. 2020, ZeRO, arXiv 1910.02054: P_os.
     """
@@ -76,11 +88,20 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def __init__(self, params: Any, optimizer_class: type[torch.optim.Optimizer], **options: Any):
         check_optimizer_class(optimizer_class)
         self.owners: dict[torch.Tensor, int] = {}
+        self.forms: dict[torch.Tensor, Form] = {}
         self.local: torch.optim.Optimizer | None = None
         super().__init__(params, optimizer_class([{"params": []}], **options).defaults)
         check_same_parameters(self._parameters())
         self.local = optimizer_class([self._own_part(group) for group in self.param_groups], **options)
         self.state = self.local.state
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = {"owners": self.owners, "forms": self.forms, "local": self.local, "share": own_share()}
+        return super().__getstate__() | own
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        check_share(state)
+        super().__setstate__(state)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Share out one more group of parameters, such as layers that were frozen up to now."""
@@ -90,6 +111,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         self._assign_owners(group["params"])
+        self.forms |= forms_of(group["params"])
         if self.local is not None:  # else __init__ goes on with all groups at once
             check_same_parameters(group["params"])
             self.local.add_param_group(self._own_part(group))
@@ -135,6 +157,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         in buckets of a BucketedDataParallel that have not been waited for.
         """
         assert self.local is not None
+        check_unchanged(self.forms, self._parameters())
+        self.local.state = self.state  # it may have been replaced
         for group, own in zip(self.param_groups, self.local.param_groups, strict=True):
             own.update(group | {"params": own["params"]})  # a scheduler may have changed the options
         ### TODO shard.1 (10 minutes): Step this rank's share, with self.local, which takes the closure
@@ -152,7 +176,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's share, for the same rank of as many ranks; parameters are numbered as
         in a plain optimizer's."""
-        return super().state_dict() | {"share": [dist.get_rank(), dist.get_world_size()]}
+        return super().state_dict() | {"share": own_share()}
 
     def full_state_dict(self) -> dict[str, Any]:
         """Return on every rank what state_dict() of a plain ``optimizer_class`` would, on the CPU."""
@@ -172,24 +196,17 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
         Raises ValueError for the share of another rank or world size.
         """
-        here = [dist.get_rank(), dist.get_world_size()]
-        rank, world_size = state_dict.get("share", here)
-        if [rank, world_size] != here:
-            raise ValueError(
-                f"this is the share of rank {rank} of {world_size}, and this is rank {here[0]} of {here[1]}: save "
-                "full_state_dict() instead, which can be loaded at any world size"
-            )
+        check_share(state_dict)
         owners = [self.owners[parameter] for parameter in self._parameters()]
-        own = {n: state for n, state in state_dict["state"].items() if n < len(owners) and owners[n] == rank}
+        rank, states = dist.get_rank(), state_dict["state"].items()
+        own = {n: state for n, state in states if n < len(owners) and owners[n] == rank}
         super().load_state_dict(state_dict | {"state": own})
-        assert self.local is not None
-        self.local.state = self.state
 
 
 # --- the parameters themselves --------------------------------------------------------------------
 
 
-class ShardedModel(torch.nn.Module):
+class ShardedModel(InPieces):
     """A model of which each rank keeps one N-th, and all of a layer only while it computes: FSDP.
 
         model = ShardedModel(model)
@@ -216,16 +233,29 @@ class ShardedModel(torch.nn.Module):
     each rank; with gloo the gradients count twice, as its reduce_scatter is an all_reduce.
     Gradients add up, as ever, until they are set to None or zero.
 
-    Raises ValueError where ranks have different models, for a model without a layer to shard, and
-    where layers outside need a unit's parameters; TypeError for a ``shard`` that is not a class.
+    Raises ValueError where ranks have different models, for a model without a layer to shard, for
+    one that is in a wrapper already, and where layers outside need a unit's parameters; TypeError
+    for a ``shard`` that is not a class. ``forward`` raises RuntimeError on every rank where a layer
+    was replaced or unfrozen since then, where a parameter is used outside its own layer, as in a
+    tied head by hand, and where ranks have used different layers of one size; that last it learns
+    by an all_reduce of 16 bytes. So do copies, second derivatives, and torch's clip_grad_norm_.
 
-    Caveats: all ranks use the same layers, in the same order. The optimizer comes after this: one
-    that has taken steps before has state for whole parameters. It sees 1-D pieces, which suits
-    those that treat each number by itself, such as SGD and AdamW. A parameter that is used but not
-    by its own layer's forward pass is found as a piece. To clip gradients call
-    :meth:`clip_grad_norm_`: torch's function of that name would scale by the norm of this rank's
-    pieces, on each rank another. A replicated parameter that no rank uses gets a gradient of zero,
-    as in dp.7, and so does one of a unit whose other parameters are used.
+    Caveats:
+
+    - All ranks use the same layers, in the same order.
+    - The optimizer comes after this: one that has taken steps before has state for whole
+      parameters. It sees 1-D pieces, which suits those that treat each number by itself, such as
+      SGD and AdamW. Those that look at a matrix or at all parameters together, such as Muon,
+      Shampoo, Adafactor, LARS and LBFGS, need whole ones: a :class:`ShardedOptimizer`.
+    - Outside the forward pass a parameter is a piece, in ``shape`` and ``numel()``; ``dim()`` is
+      that of the whole one. It has its gradient after finish_gradient_synchronization(). A norm or
+      a sum that you compute of them is this rank's alone. :meth:`clip_grad_norm_` clips by the norm
+      of all; a GradScaler's verdict is shared.
+    - To keep an average of weights, keep one of each piece, by hand. For a plain model save
+      :meth:`full_parameters`.
+    - A replicated parameter that no rank uses gets a gradient of zero, as in dp.7, and so does one
+      of a unit whose other parameters are used. One that is frozen after wrapping does not move.
+    - Under torch.compile the model runs uncompiled.
 
     After Rajbhandari et al. 2020, ZeRO, arXiv 1910.02054: stage 3; Zhao et al. 2023, PyTorch FSDP,
     arXiv 2304.11277.
@@ -240,26 +270,33 @@ class ShardedModel(torch.nn.Module):
     ):
         super().__init__()
         kinds = check_kinds(shard)
+        check_whole(module.parameters())
+        check_unwrapped(module)
         check_same_model(module, [])
         for tensor in [*module.parameters(), *module.buffers()]:
             take_from_rank_0(tensor)
         self.units = make_units(module, kinds, compute_dtype)
-        check_same_units(self.units)
+        check_same_units(module, self.units)
         inside = {parameter for unit in self.units for parameter in unit.parameters}
         self.replicated = [each for each in module.parameters() if each.requires_grad and each not in inside]
         self.module = module
         self._on_their_way: list[OnItsWay] = []
         self._backward_ran = False
-        self._order = GatherOrder()
-        following = self._order.after if prefetch else lambda unit: None
-        hooks = Hooks(self._gather, following, self._let_go, self._note_backward, self._send, self._end_backward)
-        listen(self.units, self.replicated, hooks)
+        self._order = GatherOrder(prefetch)
+        hooks = Hooks(
+            self._gather, self._order.after, self._let_go, self._note_backward, self._send, self._end_backward
+        )
+        averaged = [*self.replicated, *(parameter for unit in self.units for parameter in unit.parameters)]
+        self._guard = Guard(self, module, averaged, listen(self.units, self.replicated, hooks))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled():
             self._check_averaged()
+            self._guard.check()
         self._begin_pass()
-        return self.module(*args, **kwargs)
+        outputs = self.module(*args, **kwargs)
+        check_same_order(self._order.now)
+        return outputs
 
     @torch.no_grad()
     def _gather(self, unit: Unit) -> Any:
@@ -334,7 +371,7 @@ class ShardedModel(torch.nn.Module):
         once. All ranks call it, after finish_gradient_synchronization(); one number travels.
         """
         self._check_averaged()
-        pieces = [p.grad for unit in self.units for p in unit.parameters if p.grad is not None]
+        pieces = [gradient for unit in self.units for gradient in unit.gradients()]
         replicated = [p.grad for p in self.replicated if p.grad is not None]
         square = get_total_norm(pieces).to(self.units[0].shard.device).square()
         norm = (sum_over_ranks(square) + get_total_norm(replicated).to(square.device).square()).sqrt()
@@ -393,12 +430,12 @@ class ShardedModel(torch.nn.Module):
             unit.reset()
             self._let_go(unit)
 
+    def _has_ready_gradients(self) -> bool:
+        return self._backward_ran
+
     def _check_averaged(self) -> None:
         if self._backward_ran:
-            raise RuntimeError(
-                "the gradients of the last backward pass are not averaged yet: call finish_gradient_synchronization() "
-                "after backward() and before the optimizer's step"
-            )
+            raise RuntimeError(NOT_AVERAGED)
 
     def _note_backward(self) -> None:
         self._backward_ran = True
@@ -415,7 +452,7 @@ class ShardedModel(torch.nn.Module):
 # --- one layer's matrix ---------------------------------------------------------------------------
 
 
-class CopyToRanks(torch.autograd.Function):
+class CopyToRanks(CollectiveFunction):
     """Hands on an input that all ranks have. Its gradient is the sum of what each rank has of it.
 
     Megatron's f: Shoeybi et al. 2019, arXiv 1909.08053, figure 3.
@@ -439,7 +476,7 @@ class CopyToRanks(torch.autograd.Function):
         ### END SOLUTION
 
 
-class SumOverRanks(torch.autograd.Function):
+class SumOverRanks(CollectiveFunction):
     """Adds up what each rank has, so that all ranks have the sum. Its gradient is that of the sum.
 
     Megatron's g: Shoeybi et al. 2019, arXiv 1909.08053, figure 3.
@@ -469,9 +506,16 @@ class ColumnParallelLinear(torch.nn.Module):
 
     ``linear`` is an nn.Linear, the same on every rank of ``process_group`` (all ranks); its numbers
     are taken from the first of them. ``weight`` (outputs / N, inputs) and ``bias`` are this rank's,
-    as torch.tensor_split cuts the outputs. The input is the same on all ranks.
+    as torch.tensor_split cuts the outputs; what is frozen stays so. The input is the same on all
+    ranks.
 
-    Raises TypeError for anything but an nn.Linear, ValueError where ranks have different ones.
+    Raises TypeError for anything but an nn.Linear that computes as such, without a ``forward`` or
+    hooks of its own; ValueError where ranks have different ones; RuntimeError for torch.func and
+    for second derivatives.
+
+    Caveats: a parameter that is used between the two layers, such as a scale, has on each rank the
+    part of its gradient that comes from this rank's hidden numbers. Add those up after backward,
+    with dist.all_reduce, or the ranks drift apart.
     """
 
     def __init__(self, linear: torch.nn.Linear, process_group: Any = None):
@@ -490,6 +534,7 @@ class ColumnParallelLinear(torch.nn.Module):
         if linear.bias is not None:
             self.bias = torch.nn.Parameter(linear.bias.detach().tensor_split(n_ranks)[rank].clone())
         ### END SOLUTION
+        keep_frozen(self, linear)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return this rank's outputs: of (…, inputs) the (…, outputs / N)."""
@@ -519,12 +564,13 @@ class RowParallelLinear(torch.nn.Module):
         self.weight = torch.nn.Parameter(linear.weight.detach().tensor_split(n_ranks, dim=1)[rank].clone())
         self.bias = None if linear.bias is None else torch.nn.Parameter(linear.bias.detach().clone())
         ### END SOLUTION
+        keep_frozen(self, linear)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return all outputs, the same on all ranks: of (…, inputs / N) the (…, outputs)."""
         ### TODO shard.3 (5 minutes): Put together what the ranks have of each output. The bias counts
-        ### once.
+        ### once, in the dtype of the output: under autocast that is not the bias's own.
         ### BEGIN SOLUTION shard.3
         y = SumOverRanks.apply(torch.nn.functional.linear(x, self.weight), self.group)
-        return y if self.bias is None else y + self.bias
+        return y if self.bias is None else y + self.bias.to(y.dtype)
         ### END SOLUTION

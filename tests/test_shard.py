@@ -4,6 +4,8 @@ What check claims of shard.1 is not claimed again here."""
 from __future__ import annotations
 
 import copy
+import pickle
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,8 +14,9 @@ import torch
 import torch.distributed as dist
 from to_do import task
 from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from labkit.dp import BucketedDataParallel
+from labkit.dp import BucketedDataParallel, average_gradients
 from labkit.shard import ShardedModel, ShardedOptimizer
 
 pytestmark = task("shard.1")
@@ -157,6 +160,100 @@ def load_anothers() -> None:
     optimizer.load_state_dict(optimizer.state_dict() | {"share": [0, 4]})
 
 
+# --- what one may do to a plain optimizer and to this one -----------------------------------------
+
+
+def replace_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.state = defaultdict(dict)
+
+
+def give_data(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for parameter in model.parameters():
+        parameter.data = parameter.data / 2
+
+
+def to_vector(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    with torch.no_grad():
+        vector_to_parameters(parameters_to_vector(model[:2].parameters()) / 2, model[:2].parameters())
+
+
+def unfreeze(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    model[1].bias.requires_grad_()
+
+
+ALLOWED = {
+    "another state": replace_state,
+    "other data": give_data,
+    "a vector's data": to_vector,
+    "unfrozen later": unfreeze,
+    "a deepcopy": lambda *both: copy.deepcopy(both),
+    "a pickle": lambda *both: pickle.loads(pickle.dumps(both)),
+}
+
+
+def changed(optimizer_of: Callable[..., torch.optim.Optimizer], names: list[str]) -> list[list[torch.Tensor]]:
+    found = []
+    for name in names:
+        optimizer = optimizer_of(model := net(), "SGD")
+        train(model, optimizer, range(2))
+        model, optimizer = ALLOWED[name](model, optimizer) or (model, optimizer)
+        found.append(train(model, optimizer, range(2, 4)))
+    return found
+
+
+def test_what_one_may_do_to_a_plain_optimizer_is_right_with_this_one(ranks):
+    right = changed(plain, [*ALLOWED])
+    for found in ranks(3).run(changed, sharded, [*ALLOWED]).values:
+        for name, weights, expected in zip(ALLOWED, found, right, strict=True):
+            assert all(map(torch.equal, weights, expected)), name
+
+
+def odd_parameters() -> list[Any]:
+    """Side by side in one storage, of one element with a stride, without dimensions or elements."""
+    row = torch.arange(10.0)
+    given = [
+        row[:6],
+        row[6:],
+        torch.ones(1, 7)[:, 0],
+        torch.ones(()),
+        torch.ones(0),
+        torch.ones(2, dtype=torch.complex64),
+    ]
+    parameters = [nn.Parameter(each) for each in given]
+    optimizer = (ShardedOptimizer if dist.is_initialized() else _plain)(parameters, torch.optim.SGD, lr=0.1)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return [parameter.tolist() for parameter in parameters]
+
+
+def _plain(parameters: list[torch.Tensor], optimizer_class: Any, **options: Any) -> torch.optim.Optimizer:
+    return optimizer_class(parameters, **options)
+
+
+def test_parameters_of_any_form_travel(ranks):
+    assert ranks(3).run(odd_parameters).values == [odd_parameters()] * 3
+
+
+def overflows() -> tuple[float, bool]:
+    """Scale a loss that overflows on the last rank. Return the scale, and whether weights stay."""
+    model = nn.Linear(2, 2)
+    before = model.weight.detach().clone()
+    optimizer = ShardedOptimizer(model.parameters(), torch.optim.Adam, lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    bad = float("inf") if dist.get_rank() + 1 == dist.get_world_size() else 1.0
+    scaler.scale((model(torch.ones(1, 2)) * torch.tensor([bad, 1.0])).sum()).backward()
+    average_gradients(model)
+    scaler.step(optimizer)
+    scaler.update()
+    return scaler.get_scale(), torch.equal(model.weight, before)
+
+
+@task("dp.4")
+def test_a_scaler_skips_the_step_on_every_rank(ranks):
+    assert ranks(3).run(overflows).values == [(2.0, True)] * 3
+
+
 # --- what travels, and what is refused ------------------------------------------------------------
 
 
@@ -170,6 +267,27 @@ def with_one_on(device: str) -> list[torch.Tensor]:
 
 def gaps() -> list[torch.Tensor]:
     return [nn.Parameter(torch.zeros(4, 4)[:, :2])]
+
+
+ROW = torch.zeros(10)
+
+
+def converted_later() -> None:
+    optimizer = sharded(model := net(), "SGD")
+    model.double()
+    optimizer.step()
+
+
+def with_a_parameter_less() -> None:
+    optimizer = sharded(net(), "SGD")
+    optimizer.param_groups[0]["params"] = optimizer.param_groups[0]["params"][1:]
+    optimizer.step()
+
+
+def pickled_by_the_other() -> bytes:
+    found = [b""] * dist.get_world_size()
+    dist.all_gather_object(found, pickle.dumps(sharded(net(), "SGD")))
+    return found[1 - dist.get_rank()]
 
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
@@ -192,6 +310,22 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "gaps": (lambda: ShardedOptimizer(gaps(), torch.optim.Adam), "parameter 0 leaves gaps in memory (strides (4, 1))"),
     "another share": (load_anothers, "ValueError: this is the share of rank 0 of 4, and this is rank "),
+    "parameters in the same memory": (
+        lambda: ShardedOptimizer([nn.Parameter(each) for each in (ROW[4:], ROW[:6])], torch.optim.SGD, lr=0.1),
+        "parameters 0 and 1 share memory, so a step would move it twice: make them one Parameter, or give each its own",
+    ),
+    "converted later": (
+        lambda: converted_later(),
+        "parameter 0 is (20, 10) torch.float64 on cpu, and was (20, 10) torch.float32 on cpu when it was shared out",
+    ),
+    "taken out of its group": (
+        lambda: with_a_parameter_less(),
+        "param_groups has 6 parameters, not the 7 that were shared out",
+    ),
+    "a pickle of another rank's": (
+        lambda: pickle.loads(pickled_by_the_other()),
+        "of 2: save full_state_dict() instead, which can be loaded at any world size",
+    ),
     "LBFGS": (
         lambda: ShardedOptimizer(net().parameters(), torch.optim.LBFGS),
         "ValueError: optimizer_class is LBFGS, which steps all parameters together",

@@ -202,7 +202,7 @@ def gradients_leave_while_backward_goes_on(case: Steps, seen: Any) -> Finding:
     for where, _, _, found in each_step(seen):
         if (begun := found["left in backward"]) < len(LAYERS):
             reduced = [name for name, *_ in found["calls"] if name == "all_reduce"]
-            instead = ", and all_reduce did, which moves twice the bytes" * (len(reduced) > 2)
+            instead = ", and all_reduce did, which moves twice the bytes" * (len(reduced) > 3)
             expected = f"expected one for each of {len(LAYERS)} units{instead}. Start it in _scatter"
             return f"{where}: {begun} reduce_scatters began in the backward pass, {expected}"
         if found["waited in backward"]:

@@ -175,6 +175,8 @@ def bf16_compress_hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
 @torch.no_grad()
 def take_from_rank_0(tensor: torch.Tensor, group: Any = None) -> None:
     """Replace a parameter or a buffer by that of rank 0, of ``group``'s first rank."""
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"a tensor of {tensor.layout} is not sent to other ranks: keep it dense, or out of the buffers")
     contiguous = tensor.contiguous()
     dist.broadcast(as_bytes(contiguous), group=group, group_src=0)  # as bytes: gloo does not send every dtype
     if contiguous is not tensor:

@@ -68,7 +68,8 @@ class Guard:
             )
         if self._ids_of_contents() != self._ids:
             self._refuse(*next(filter(None, (_first_change(*layer) for layer in self._layers))))
-        forms = [*map(self.form, self._parameters)]
+        with torch._C.DisableTorchFunctionSubclass():  # or pieces of a ShardedModel's would look who asks
+            forms = [*map(self.form, self._parameters)]
         if forms != self._forms:
             name, now, before = next(
                 each for each in zip(self._names, forms, self._forms, strict=True) if each[1] != each[2]

@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # else an optimizer imports it, and it keeps the group that is up, with gloo's threads, for ever
 
+from labkit.base.texts import listed
+from labkit.parallel.piece import PIECE_OF
 from labkit.trace import span
 
-_IS_PIECE = "_labkit_is_piece"  # of a parameter that ShardedModel has cut
 _NO_PIECES = "is a rank's own piece of a ShardedModel's: give these to a plain optimizer, made after the ShardedModel"
-
-
-def mark_pieces(parameters: Sequence[torch.Tensor]) -> None:
-    """Have no rank send these parameters: each keeps pieces of its own."""
-    for parameter in parameters:
-        setattr(parameter, _IS_PIECE, True)
+_GAPS = "leaves gaps in memory (strides {}): use its contiguous() copy"
 
 
 class Broadcast:
     """Starts replacing a tensor by the one of rank ``owner``, in place, on every rank.
 
     :meth:`wait` ends it. Any dtype travels, as bytes, and any strides that leave no gaps. It is a
-    span of the lane comm until somebody has waited for it. Raises ValueError for a piece.
+    span of the lane comm until somebody has waited for it. Raises ValueError for a piece, and for
+    gaps.
     """
 
     def __init__(self, tensor: torch.Tensor, owner: int):
-        if hasattr(tensor, _IS_PIECE):
+        if hasattr(tensor, PIECE_OF):
             raise ValueError(f"a parameter {_NO_PIECES}")
         tensor = tensor.detach()
-        flat = tensor.view(-1) if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))
+        if not (tensor.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense(tensor)):
+            raise ValueError(f"a parameter of {tuple(tensor.shape)} {_GAPS.format(tensor.stride())}")
+        flat = tensor.as_strided((tensor.numel(),), (1,))
         self._timing = span("broadcast", "comm", device=tensor.device, bytes=tensor.nbytes).begin()
         self._work: Any = dist.broadcast(flat.view(torch.uint8), src=owner, async_op=True)
 
@@ -59,6 +59,49 @@ def check_optimizer_class(optimizer_class: Any) -> None:
             "optimizer_class is LBFGS, which steps all parameters together, so they cannot be shared out: take one that "
             "steps each by itself, such as torch.optim.AdamW"
         )
+
+
+Form = tuple[torch.Size, torch.dtype, torch.device]
+
+
+def forms_of(parameters: Iterable[torch.Tensor]) -> dict[torch.Tensor, Form]:
+    """Return what must stay as it is of each parameter, once it has an owner."""
+    return {parameter: (parameter.shape, parameter.dtype, parameter.device) for parameter in parameters}
+
+
+def check_unchanged(forms: dict[torch.Tensor, Form], parameters: Sequence[torch.Tensor]) -> None:
+    """Raise RuntimeError where these are not the parameters that were shared out, as they were."""
+    if [*map(id, parameters)] != [*map(id, forms)]:
+        raise RuntimeError(
+            f"param_groups has {len(parameters)} parameters, not the {len(forms)} that were shared out, or in another order: "
+            "make a new ShardedOptimizer of these; to leave one out of a step, set its gradient to None; for more there is "
+            "add_param_group"
+        )
+    now = forms_of(parameters)
+    if now != forms:
+        number, parameter = next((n, p) for n, p in enumerate(forms) if now[p] != forms[p])
+        if hasattr(parameter, PIECE_OF):
+            raise ValueError(f"parameter {number} {_NO_PIECES}")
+        shape, dtype, device = forms[parameter]
+        raise RuntimeError(
+            f"parameter {number} is {tuple(parameter.shape)} {parameter.dtype} on {parameter.device}, and was {tuple(shape)} "
+            f"{dtype} on {device} when it was shared out: convert or move the model first, then make the ShardedOptimizer"
+        )
+
+
+def check_share(state: dict[str, Any]) -> None:
+    """Raise ValueError for a state that is the share of another rank, or of another world size."""
+    if "share" in state and dist.is_initialized() and state["share"] != own_share():
+        (rank, world_size), (here, size) = state["share"], own_share()
+        raise ValueError(
+            f"this is the share of rank {rank} of {world_size}, and this is rank {here} of {size}: save "
+            "full_state_dict() instead, which can be loaded at any world size"
+        )
+
+
+def own_share() -> list[int]:
+    """Return which share this rank has: its number, and how many there are."""
+    return [dist.get_rank(), dist.get_world_size()]
 
 
 def check_same_parameters(parameters: Sequence[torch.Tensor]) -> None:
@@ -87,14 +130,27 @@ def _refused(parameters: Sequence[torch.Tensor]) -> str:
     devices = [each.partition(":")[0] for each in backends.split(",")]
     for number, parameter in enumerate(parameters):
         what = f"parameter {number} is on {parameter.device}"
-        if hasattr(parameter, _IS_PIECE):
+        if hasattr(parameter, PIECE_OF):
             return f"parameter {number} {_NO_PIECES}"
         if parameter.device.type not in devices:
             return f"{what}, and its group sends from {' and '.join(devices)}: move the model there first"
         if parameter.device != parameters[0].device:
             return f"{what} and parameter 0 on {parameters[0].device}: move the model to one device first"
         if not torch.ops.aten.is_non_overlapping_and_dense(parameter):
-            return f"parameter {number} leaves gaps in memory (strides {parameter.stride()}): use its contiguous() copy"
+            return f"parameter {number} {_GAPS.format(parameter.stride())}"
+    return _overlap(parameters)
+
+
+def _overlap(parameters: Sequence[torch.Tensor]) -> str:
+    """Return which two of these lie in the same memory, if any do."""
+    ends = [(p.data_ptr(), p.data_ptr() + p.nbytes, number) for number, p in enumerate(parameters) if p.nbytes]
+    for (_, end, one), (begin, _, other) in itertools.pairwise(sorted(ends)):
+        if begin < end:
+            first, second = sorted((one, other))
+            return (
+                f"parameters {first} and {second} share memory, so a step would move it twice: make them one Parameter, or give "
+                "each its own memory (clone())"
+            )
     return ""
 
 
@@ -109,12 +165,67 @@ def sum_over_ranks(tensor: torch.Tensor, group: Any = None) -> torch.Tensor:
     return total
 
 
+class CollectiveFunction(torch.autograd.Function):
+    """An autograd function that sends: it has no second derivative, and none of torch.func."""
+
+    def __init_subclass__(cls) -> None:
+        cls.backward = _once(cls.backward)  # type: ignore[method-assign]
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        if torch._C._are_functorch_transforms_active():
+            raise RuntimeError(f"torch.func {_PLAIN}")
+        return super().apply(*args)
+
+
+_PLAIN = "cannot differentiate through column- and row-parallel layers: call backward(), or take the plain layers"
+
+
+def _once(backward: Any) -> Any:
+    """Return ``backward`` that refuses to be differentiated again, on every rank."""
+
+    @functools.wraps(backward)
+    def first_derivative(ctx: Any, *gradients: torch.Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError(f"create_graph=True {_PLAIN} for second derivatives")
+        return backward(ctx, *gradients)
+
+    return staticmethod(first_derivative)
+
+
+def keep_frozen(layer: torch.nn.Module, linear: torch.nn.Linear) -> None:
+    """Have a layer's parameters train only where the same ones of ``linear`` do."""
+    for name, parameter in linear.named_parameters():
+        getattr(layer, name).requires_grad_(parameter.requires_grad)
+
+
 def check_linear(linear: Any, group: Any = None) -> None:
-    """Raise TypeError for anything but an nn.Linear, ValueError where ranks have different ones."""
-    if not isinstance(linear, torch.nn.Linear):
-        raise TypeError(f"expected an nn.Linear, whose matrix is to be shared out, and got {linear!r:.80}")
+    """Raise TypeError for anything but an nn.Linear that computes as such, ValueError where ranks
+    have different ones: on every rank of ``group``."""
+    refused = _not_plain(linear)
     forms: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(forms, f"{linear!r} of {linear.weight.dtype}", group=group)
-    for rank, form in enumerate(forms):
-        if form != forms[0]:
-            raise ValueError(f"rank {rank} has {form} and rank 0 {forms[0]}: build the same layer on every rank")
+    dist.all_gather_object(forms, (refused, "" if refused else f"{linear!r} of {linear.weight.dtype}"), group=group)
+    for rank, (wrong, form) in enumerate(forms):
+        if wrong:
+            raise TypeError(f"expected an nn.Linear, whose matrix is to be shared out, and got {wrong} (rank {rank})")
+        if form != forms[0][1]:
+            raise ValueError(f"rank {rank} has {form} and rank 0 {forms[0][1]}: build the same layer on every rank")
+
+
+_HOOKS = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
+
+
+def _not_plain(linear: Any) -> str:
+    """Return what would be lost of a layer whose matrix alone is kept, if it is one."""
+    if not isinstance(linear, torch.nn.Linear):
+        return f"{linear!r:.80}"
+    name = type(linear).__name__
+    others = {name for name, _ in [*linear.named_parameters(), *linear.named_buffers()]} - {"weight", "bias"}
+    if others or type(linear).forward is not torch.nn.Linear.forward or "forward" in vars(linear):
+        what = f" with {listed(sorted(others))}" if others else ""
+        return f"a {name}{what}, which computes more than a Linear does: cut its plain layer, and add the rest to that"
+    if any(getattr(linear, hooks) for hooks in _HOOKS):
+        return f"a {name} with hooks, which would be lost: register them on the parallel layer"
+    if hasattr(linear.weight, PIECE_OF):
+        return "a layer of a ShardedModel, which is sharded already"
+    return ""

@@ -69,11 +69,14 @@ def _as_row(unit: Unit, own: torch.Tensor) -> DTensor:
 def _begin_state(optimizer: torch.optim.Optimizer) -> None:
     """Have the optimizer make the state of parameters that it has not stepped yet: zeros.
 
-    It does so in a step, which here changes nothing: its rate is 0.
+    It does so in a step, which here changes nothing: its rate is 0. Where they are zeros still when
+    it steps, nothing was loaded, and it begins as it would have.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     gradients, rates = [parameter.grad for parameter in parameters], [group["lr"] for group in optimizer.param_groups]
     new = [parameter for parameter in parameters if parameter.requires_grad and not optimizer.state.get(parameter)]
+    if not new:
+        return
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter) if any(parameter is each for each in new) else None
     for group in optimizer.param_groups:
@@ -83,7 +86,33 @@ def _begin_state(optimizer: torch.optim.Optimizer) -> None:
         group["lr"] = rate
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
-    for parameter in new:
-        for value in optimizer.state[parameter].values():
-            if isinstance(value, torch.Tensor):
-                value.zero_()
+    for value in [value for parameter in new for value in _tensors(optimizer.state[parameter]).values()]:
+        value.zero_()
+    _begin_anew(optimizer, new)
+
+
+def _begin_anew(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> None:
+    """Have the optimizer make the state of these itself once it steps them, in place of zeros."""
+    zeros: dict[torch.Tensor, dict[str, Any]] = {}
+
+    def take_away(*_: Any) -> None:
+        for parameter in parameters:
+            if not any(value.any() for value in _tensors(optimizer.state[parameter]).values()):
+                zeros[parameter] = optimizer.state.pop(parameter)
+
+    def put_back(*_: Any) -> None:
+        parameters[:] = [each for each in zeros if not optimizer.state[each]]  # those it has not stepped
+        for parameter, kept in zeros.items():
+            made = optimizer.state[parameter]
+            for key, value in _tensors(kept).items():
+                made[key] = value.copy_(made[key]) if key in made else value
+        zeros.clear()
+        if not parameters:
+            for handle in handles:
+                handle.remove()
+
+    handles = [optimizer.register_step_pre_hook(take_away), optimizer.register_step_post_hook(put_back)]
+
+
+def _tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}

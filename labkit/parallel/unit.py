@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit.base.texts import listed
-from labkit.parallel.shard import mark_pieces
+from labkit.parallel.piece import PIECE_OF, Whole, become_pieces, check_plain
 from labkit.trace import span
 
 # torch 2.13 has new names for these.
@@ -52,7 +52,9 @@ class Unit:
         self.full = _without_memory(torch.empty_like(row, dtype=compute_dtype))
         self._first = rank * length  # of the numbers in the row, the first in this rank's shard
         self._pieces = self._in_pieces(self.shard)
-        mark_pieces(self.parameters)
+        for parameter, name in zip(self.parameters, self.names, strict=True):
+            setattr(parameter, PIECE_OF, Whole(name, parameter.dim()))
+        self._classes = [type(parameter) for parameter in self.parameters]  # while is_full
         self._kept: list[Any] = [None] * len(self.parameters)  # gradients of pieces, while is_full
         self.is_full = True
         self.arriving: Any = None
@@ -64,6 +66,15 @@ class Unit:
         self.missing = {i for i, parameter in enumerate(self.parameters) if parameter.requires_grad}
         self.in_backward = False
 
+    def check_unchanged(self) -> None:
+        """Raise RuntimeError where the layers have changed ``full`` in place, while ``is_full``."""
+        for parameter, name, version in zip(self.parameters, self.names, self._versions, strict=True):
+            if parameter._version > version:
+                raise RuntimeError(
+                    f"{name} was changed in place in its layer's forward pass (as max_norm does), which is lost, since only "
+                    "pieces are kept: change the pieces, between steps"
+                )
+
     def finish_gather(self) -> None:
         """Wait until ``full`` is there, if it is on its way."""
         if self.arriving:
@@ -74,8 +85,10 @@ class Unit:
         """Have each parameter show its part of ``full``, in its own shape, with no gradient yet."""
         if not self.is_full:
             for i, (parameter, whole) in enumerate(zip(self.parameters, self._whole(self.full), strict=True)):
+                parameter.__class__ = self._classes[i]
                 self._kept[i], parameter.grad = parameter.grad, None
                 parameter.data = whole
+            self._versions = [parameter._version for parameter in self.parameters]
         self.is_full = True
 
     def use_shard(self) -> None:
@@ -84,7 +97,13 @@ class Unit:
             for i, (parameter, piece) in enumerate(zip(self.parameters, self._pieces, strict=True)):
                 parameter.grad, parameter.data = None, piece
                 parameter.grad, self._kept[i] = self._kept[i], None
+            become_pieces(self.parameters)
         self.is_full = False
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Return the gradients of the pieces that have one, as plain tensors in the same memory."""
+        found = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        return [gradient.as_subclass(torch.Tensor) for gradient in found]
 
     def take_gradients(self) -> torch.Tensor:
         """Take the gradients off the parameters, while ``is_full``, and return them as one row.
@@ -94,7 +113,7 @@ class Unit:
         row = torch.zeros(len(self.full), dtype=self.shard.dtype, device=self.shard.device)
         for parameter, part in zip(self.parameters, self._whole(row), strict=True):
             if parameter.grad is not None:
-                part.copy_(parameter.grad)
+                part.copy_(parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad)
                 parameter.grad = None
         return row
 
@@ -102,7 +121,7 @@ class Unit:
         """Add ``part``, as long as ``shard``, to the gradients of the pieces."""
         for parameter, own in zip(self.parameters, self._in_pieces(part), strict=True):
             if parameter.requires_grad:
-                parameter.grad = own if parameter.grad is None else parameter.grad + own
+                parameter.grad = own if parameter.grad is None else own + parameter.grad
 
     @torch.no_grad()
     def gather_parameters(self) -> dict[str, torch.Tensor]:
@@ -185,11 +204,17 @@ class _TimedWork:
 
 
 def gradients_of(parameters: Sequence[nn.Parameter]) -> list[torch.Tensor]:
-    """Return their gradients. One that this rank has not used gets zeros: another may have."""
+    """Return their gradients, dense. One that this rank has not used gets zeros: another may have.
+
+    For one that is frozen by now zeros are returned, and it keeps None: no optimizer moves it.
+    """
+    found = []
     for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
+        if parameter.requires_grad:
+            parameter.grad = gradient
+        found.append(gradient)
+    return found
 
 
 def all_reduce_span(gradients: Sequence[torch.Tensor]) -> Any:
@@ -220,6 +245,7 @@ def make_units(module: nn.Module, kinds: Kinds, compute_dtype: torch.dtype | Non
             f"the model has no layer with parameters of {names}, so there is nothing to shard: "
             "name the kinds of its layers, such as shard=(GPT2Block,)"
         )
+    check_plain(module, layers.values())
     _check_outside(module, layers)
     groups: list[dict[str, nn.Module]] = []
     for name, layer in layers.items():
@@ -248,7 +274,7 @@ def _check_outside(module: nn.Module, layers: dict[str, nn.Module]) -> None:
                 "the layers: name it in shard, so that it is a unit as a whole"
             )
     for name, layer in layers.items():
-        if isinstance(layer, nn.Embedding) and layer.sparse:
+        if any(getattr(each, "sparse", False) is True for each in layer.modules()):
             raise ValueError(
                 f"the gradients of {name} are sparse, expected dense ones, which have their place "
                 "in a row: build the embedding with sparse=False"
@@ -264,14 +290,51 @@ def check_kinds(shard: Any) -> Kinds:
     return kinds
 
 
-def check_same_units(units: Sequence[Unit]) -> None:
-    """Raise ValueError, on every rank, where a rank has other units than rank 0."""
+def check_same_units(module: nn.Module, units: Sequence[Unit]) -> None:
+    """Raise ValueError, on every rank, where a rank has other units, or layers, than rank 0."""
     layouts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(layouts, [(repr(unit), unit.names) for unit in units])
-    for rank, layout in enumerate(layouts):
-        if layout != layouts[0]:
-            here, there = ([form for form, _ in each] for each in (layouts[0], layout))
+    layers = [_form(name, layer) for name, layer in module.named_modules()]
+    dist.all_gather_object(layouts, ([(repr(unit), unit.names) for unit in units], layers))
+    for rank, (layout, forms) in enumerate(layouts):
+        for there, here in itertools.zip_longest(forms, layouts[0][1], fillvalue="no further layer"):
+            if there != here:
+                raise ValueError(
+                    f"rank {rank} has a different model from rank 0: it has {there} where rank 0 has {here}. Build the same "
+                    "model on every rank"
+                )
+        if layout != layouts[0][0]:
+            here, there = ([form for form, _ in each] for each in (layouts[0][0], layout))
             raise ValueError(
                 f"rank {rank} has different units from rank 0: {there} where rank 0 has {here}. "
                 "Give every rank the same shard and compute_dtype"
             )
+
+
+def _form(name: str, layer: nn.Module) -> str:
+    """Return what all ranks must have alike of a layer: its class, and of torch's its options."""
+    kind = type(layer)
+    options = layer.extra_repr() if kind.__module__.startswith("torch.nn.") else ""
+    return f"{name or 'the model'}, a {kind.__qualname__}({options})"
+
+
+def check_same_order(units: Sequence[Unit]) -> None:
+    """Raise RuntimeError, on every rank, where ranks have used other layers than rank 0 in a pass.
+
+    Those were gathered together, and mixed. One all_reduce of 16 bytes, for all of the pass.
+    """
+    if not units:
+        return
+    number = hash(tuple(unit.number for unit in units)) % 2**62
+    highest = torch.tensor([number, -number], device=units[0].shard.device)
+    dist.all_reduce(highest, dist.ReduceOp.MAX)
+    if highest.sum() == 0:
+        return
+    orders: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(orders, [" and ".join(unit.layers) for unit in units])
+    for rank, order in enumerate(orders):
+        for there, here in itertools.zip_longest(order, orders[0], fillvalue="no further layer"):
+            if there != here:
+                raise RuntimeError(
+                    f"rank {rank} uses {there} where rank 0 uses {here}, and they were mixed, since layers are gathered from all "
+                    "ranks together: have all ranks use the same layers, in the same order"
+                )

@@ -12,25 +12,31 @@ from torch import nn
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils import _pytree as pytree
 
+from labkit.parallel.piece import refuse_use
 from labkit.parallel.unit import Unit
 
 
 class GatherOrder:
-    """Tells which unit is next: the one that was, while all goes as it did in the last pass."""
+    """Tells which unit is next: the one that was, while all goes as it did in the last pass.
 
-    def __init__(self) -> None:
+    Without ``prefetch`` it tells of none. ``now`` are the units of this pass up to now, in order.
+    """
+
+    def __init__(self, prefetch: bool) -> None:
+        self._prefetch = prefetch
         self._last: list[Unit] = []
-        self._now: list[Unit] = []
+        self.now: list[Unit] = []
 
     def begin(self) -> None:
         """Begin a pass, forward and backward; one that needed nothing is no pass."""
-        self._last, self._now = self._now or self._last, []
+        self._last, self.now = self.now or self._last, []
 
     def after(self, unit: Unit) -> Unit | None:
         """Note that ``unit`` is needed now. Return the next one, None where it is not known."""
-        self._now.append(unit)
-        as_before = self._last[: len(self._now)] == self._now
-        return self._last[len(self._now)] if as_before and len(self._now) < len(self._last) else None
+        self.now.append(unit)
+        as_before = self._last[: len(self.now)] == self.now
+        known = self._prefetch and as_before and len(self.now) < len(self._last)
+        return self._last[len(self.now)] if known else None
 
 
 class Hooks(NamedTuple):
@@ -49,24 +55,25 @@ class Hooks(NamedTuple):
     end: Callable[[Unit], object]
 
 
-def listen(units: Sequence[Unit], replicated: Sequence[nn.Parameter], hooks: Hooks) -> None:
-    """Have the layers and autograd call ``hooks``."""
+def listen(units: Sequence[Unit], replicated: Sequence[nn.Parameter], hooks: Hooks) -> list[Any]:
+    """Have the layers and autograd call ``hooks``. Return the handles."""
+    handles: list[Any] = []
     for unit in units:
         for layer in unit.layers.values():
-            layer.register_forward_pre_hook(partial(_before_forward, unit, hooks), with_kwargs=True)
-            layer.register_forward_hook(partial(_after_forward, unit, hooks), always_call=True)
-        for position in unit.missing:
+            before, after = partial(_before_forward, unit, hooks), partial(_after_forward, unit, hooks)
+            handles.append(layer.register_forward_pre_hook(before, with_kwargs=True, prepend=True))
+            handles.append(layer.register_forward_hook(after, always_call=True))
+        for position in sorted(unit.missing):
             hook = partial(_is_ready, unit, position, hooks)
-            unit.parameters[position].register_post_accumulate_grad_hook(hook)
-    for parameter in replicated:
-        parameter.register_post_accumulate_grad_hook(lambda _: hooks.ran())
+            handles.append(unit.parameters[position].register_post_accumulate_grad_hook(hook))
+    return handles + [each.register_post_accumulate_grad_hook(lambda _: hooks.ran()) for each in replicated]
 
 
 def _before_forward(unit: Unit, hooks: Hooks, layer: nn.Module, *inputs: Any) -> Any:
     """Gather before ``layer(*args, **options)``; ``inputs`` are the two, args and options."""
     _need(unit, hooks)
     tracked = [x for x in _tensors(inputs) if x.requires_grad and torch.is_grad_enabled()]
-    frozen = not unit.parameters[0].requires_grad  # no gradient of its own ends its backward pass
+    frozen = not any(each.requires_grad for each in unit.parameters)  # no gradient of its own ends its backward pass
     if tracked and frozen:
         register_multi_grad_hook(tracked, partial(_let_go, unit, hooks))
     if unit.full.dtype == unit.shard.dtype:
@@ -74,8 +81,11 @@ def _before_forward(unit: Unit, hooks: Hooks, layer: nn.Module, *inputs: Any) ->
     return pytree.tree_map(lambda x: x.to(unit.full.dtype) if _is_float(x) else x, inputs)
 
 
-def _after_forward(unit: Unit, hooks: Hooks, layer: nn.Module, inputs: Any, outputs: Any) -> None:
+def _after_forward(unit: Unit, hooks: Hooks, layer: nn.Module, inputs: Any, outputs: Any) -> Any:
+    if any(_is_part(y, unit) for y in _tensors(outputs)):  # its memory goes
+        outputs = pytree.tree_map(lambda y: y.clone() if _is_part(y, unit) else y, outputs)
     if unit.is_full and not unit.in_backward:
+        unit.check_unchanged()
         hooks.let_go(unit)
     found = _tensors(outputs)
     if outputs is not None and not found and torch.is_grad_enabled():
@@ -87,11 +97,18 @@ def _after_forward(unit: Unit, hooks: Hooks, layer: nn.Module, inputs: Any, outp
     for y in found:
         if y.requires_grad:  # its hook is called before the layer's backward pass
             y.register_hook(lambda _: _backward_begins(unit, hooks))
+    return outputs
 
 
 def _backward_begins(unit: Unit, hooks: Hooks) -> None:
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            f"backward of {' and '.join(unit.layers)} with create_graph=True: the gradient through a ShardedModel cannot be "
+            "differentiated again, since weights are let go after each pass. Use the plain model for second derivatives"
+        )
     _need(unit, hooks)
     if not unit.in_backward:
+        unit.reset()  # what is frozen now may not have been in the last pass
         unit.in_backward = True
         torch.autograd.Variable._execution_engine.queue_callback(partial(_backward_ends, unit, hooks))
 
@@ -130,6 +147,8 @@ def _let_go(unit: Unit, hooks: Hooks, _: Sequence[torch.Tensor | None]) -> None:
 
 
 def _is_ready(unit: Unit, position: int, hooks: Hooks, _: torch.Tensor) -> None:
+    if not unit.is_full:
+        refuse_use(unit.parameters[position])
     hooks.ran()
     unit.missing.discard(position)
     if not unit.missing:
@@ -138,6 +157,12 @@ def _is_ready(unit: Unit, position: int, hooks: Hooks, _: torch.Tensor) -> None:
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _is_part(y: Any, unit: Unit) -> bool:
+    """Return whether ``y`` lies in the unit's memory, as a view of a weight does."""
+    dense = isinstance(y, torch.Tensor) and y.layout is torch.strided
+    return dense and y.untyped_storage().data_ptr() == unit.full.untyped_storage().data_ptr()
 
 
 def _is_float(x: Any) -> bool:

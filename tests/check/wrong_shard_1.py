@@ -50,7 +50,7 @@ ONLY_RANK_0 = f"dist.gather_object(own, states if {RANK} == 0 else None); states
 LOCAL_NUMBERS = GATHER.replace("own", "on_cpu(self.local.state_dict()['state'])")
 CLEARS_ITS_OWN = "ShardedOptimizer.zero_grad = lambda self, set_to_none=True: self.local.zero_grad(set_to_none)\n"
 LOADS = "ShardedOptimizer.load_state_dict = "
-LOADS_PAST_LOCAL = f"{LOADS}torch.optim.Optimizer.load_state_dict\n"
+LOADS_NOTHING = f"{LOADS}lambda self, state_dict: None\n"
 LOADS_INTO_LOCAL = f"{LOADS}lambda self, state_dict: self.local.load_state_dict(state_dict)\n"
 KEEPS_ALL = """
 def _load_all(self, state_dict):
@@ -117,7 +117,7 @@ WRONG = {
     },
     claims.loaded_states_go_on: {
         "keeps a full state": ("holds the state of", KEEPS_ALL),
-        "loads past the local one": ("its own share, and its next step is not", LOADS_PAST_LOCAL),
+        "loads nothing": ("its own share, and its next step is not", LOADS_NOTHING),
     },
     None: {"loads into the local one": ("a parameter group that doesn't match the size", LOADS_INTO_LOCAL)},
 }

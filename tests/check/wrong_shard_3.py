@@ -10,7 +10,10 @@ COLUMN_BIAS = "linear.bias.detach().tensor_split(n_ranks)[rank].clone()"
 ROW_WEIGHT = "linear.weight.detach().tensor_split(n_ranks, dim=1)[rank].clone()"
 COLUMN = "return torch.nn.functional.linear(CopyToRanks.apply(x, self.group), self.weight, self.bias)"
 LINEAR = "torch.nn.functional.linear(x, self.weight)"
-ROW, BIAS = f"y = SumOverRanks.apply({LINEAR}, self.group)", "return y if self.bias is None else y + self.bias"
+ROW, BIAS = (
+    f"y = SumOverRanks.apply({LINEAR}, self.group)",
+    "return y if self.bias is None else y + self.bias.to(y.dtype)",
+)
 WRONG = {
     None: {
         "cuts the bias by its inputs": (
