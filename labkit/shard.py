@@ -515,7 +515,9 @@ class ColumnParallelLinear(torch.nn.Module):
 
     Caveats: a parameter that is used between the two layers, such as a scale, has on each rank the
     part of its gradient that comes from this rank's hidden numbers. Add those up after backward,
-    with dist.all_reduce, or the ranks drift apart.
+    with dist.all_reduce, or the ranks drift apart. ``weight`` and ``bias`` are new ones:
+    a tie, a hook or an optimizer of ``linear``'s stays with that. They are this rank's parts, and so
+    is a norm of them, such as clip_grad_norm_ takes.
     """
 
     def __init__(self, linear: torch.nn.Linear, process_group: Any = None):
