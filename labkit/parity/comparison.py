@@ -43,7 +43,9 @@ class Parity:
     seconds: float
 
     def __repr__(self) -> str:
-        return f"{self.header}\n{self.table!r}"
+        numbers = repr(self.table.drop(columns="verdict")).splitlines()  # verdicts are sentences, so they come last
+        lines = zip(numbers, ["verdict", "", *self.table.verdict], strict=True)
+        return "\n".join([self.header, *(f"{line}  {verdict}".rstrip() for line, verdict in lines)])
 
     def _repr_html_(self) -> str:
         page: Any = self.table
@@ -232,7 +234,9 @@ def _parity(
     tolerance: Tolerance,
     seconds: float,
 ) -> Parity:
-    found = {way.kind: row["difference"] for way, row in zip(ways, rows, strict=True) if row["difference"] != ""}
+    found = {
+        way.kind: row["difference"] for way, row in zip(ways, rows, strict=True) if way.kind and row["difference"] != ""
+    }
     for way, row in zip(ways, rows, strict=True):
         row["torch's own"] = f"{way.beside} {formats.measured(found[way.beside])}" if way.beside in found else ""
     table = formats.MeasuredTable(rows).set_index("way")

@@ -10,7 +10,7 @@ import torch
 
 from labkit.parity.record import Record
 
-ROUNDING = 16.0  # times eps and the root of the number of terms
+ROUNDING = 256.0  # times eps and the root of the number of terms: layers and steps make more of it
 
 
 class Tolerance(NamedTuple):
@@ -60,7 +60,7 @@ class Comparison:
         """Compare one more step. What only one of the two has counts as zero."""
         found = dict(self._amounts(record, expected))
         self._before = expected.parameters
-        self.largest = max(self.largest, *found.values())
+        self.largest = max([self.largest, *found.values()])
         beyond = [name for name, amount in found.items() if amount > self._tolerance]
         if beyond and self.off is None:
             self.off = Difference(max(found[name] for name in beyond), beyond[0], step)

@@ -56,7 +56,9 @@ def make_training(
     """Return the training. Raises TypeError or ValueError for what cannot be trained."""
     check_counts(steps=steps)
     for name, function in {"build": build, "loss": loss, "stages": stages, "output": output}.items():
-        if not callable(function) and (function is not None or name in ("build", "loss")):
+        if (not callable(function) or (name == "build" and isinstance(function, torch.nn.Module))) and (
+            function is not None or name in ("build", "loss")
+        ):
             raise TypeError(f"{name} is {_short(function)}, expected a function")
     cls, options = optimizer if isinstance(optimizer, tuple) and len(optimizer) == 2 else (optimizer, {})
     if not isinstance(cls, type) or not issubclass(cls, torch.optim.Optimizer) or not isinstance(options, dict):
@@ -122,7 +124,7 @@ def _find(asked: Any, options: dict[str, Any], training: Training, world_size: i
         _check_options(getattr(asked, "__name__", "a function"), options, READERS)
         shards = not options.get("whole_batch", False)
         cut = Cut(world_size, draws=True) if shards else Cut()
-        label = getattr(asked, "__name__", type(asked).__name__)
+        label = _label(getattr(asked, "__name__", type(asked).__name__), options)
         broadcasts = options.get("broadcasts", False)
         return Way("", label, start.of_reader, {"function": asked}, cut, world_size, shards, broadcasts)
     name = ALIASES.get(name, name)

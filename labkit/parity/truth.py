@@ -99,7 +99,7 @@ def _check_build(training: Training) -> str:
             "so make the module inside build, or return copy.deepcopy(module)"
         )
     one, other = first.state_dict(), second.state_dict()
-    for name in one.keys() | other.keys():
+    for name in [*one, *other]:
         if name not in one or name not in other or not _equal(one[name], other[name]):
             return (
                 f"two builds of one seed differ in {name}: draw weights from the generators of torch, numpy and random, "
@@ -154,7 +154,9 @@ def _facts(training: Training, n_stages: int) -> Facts:
 
 def _check_loss(loss: Any) -> str:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        given = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        given = (
+            f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+        )
         return f"loss returned {given}, expected a tensor with one number, such as a mean over rows"
     if not loss.requires_grad:
         return "the loss depends on no parameter that trains: compute it without detach, item and torch.no_grad"
@@ -162,6 +164,8 @@ def _check_loss(loss: Any) -> str:
 
 
 def _check_stages(training: Training, module: nn.Module, n_stages: int) -> str:
+    if training.stages is None and not isinstance(module, nn.Sequential):
+        return f"a pipeline needs stages, and the module is a {type(module).__name__}: give stages=, a function of the module"
     stages = training.cut(module)
     for stage in stages:
         if not isinstance(stage, nn.Module):
