@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,8 +15,8 @@ from torch import nn
 
 from labkit.base import formats
 from labkit.launch import LaunchTimeout, RankError, launch
-from labkit.parity import rank
-from labkit.parity.judge import Difference, Judgement, Tolerance, judge
+from labkit.parity import rank, verdict
+from labkit.parity.judge import judge
 from labkit.parity.record import Record, read
 from labkit.parity.request import find_ways, make_training
 from labkit.parity.training import Batch, Cut, Training, rows_of
@@ -26,6 +25,7 @@ from labkit.parity.ways import Way
 
 DEFAULT_WAYS = ("average_gradients", "BucketedDataParallel", "ShardedOptimizer", "ShardedModel")
 WHOLE = Cut()
+PLAIN_S = 120.0  # for plain torch, whose rank may be the first to import it
 
 
 @dataclass(frozen=True)
@@ -109,16 +109,13 @@ def compare(
         folder = Path(name)
         cuts = list(dict.fromkeys([WHOLE, *(way.cut for way in found)]))
         n_stages = max(way.n_stages for way in found)
-        facts: Facts = _on_ranks(find_truth, (training, cuts, n_stages, folder), 1, timeout_s)
+        facts: Facts = _on_ranks(find_truth, (training, cuts, n_stages, folder), 1, max(timeout_s, PLAIN_S))
         if facts.refused:
             raise ValueError(facts.refused)
         training = replace(training, dtype=facts.dtype)
         truths = {cut: _records(folder / str(i), 0, steps) for i, cut in enumerate(cuts)}
-        tolerance = Tolerance(facts.precision, facts.terms)
-        rows = [
-            _row(training, way, facts, truths, tolerance, folder / f"way {i}", timeout_s) for i, way in enumerate(found)
-        ]
-    return _parity(rows, found, training, world_size, tolerance, time.perf_counter() - began)
+        rows = [_row(training, way, facts, truths, timeout_s) for way in found]
+    return _parity(rows, found, training, facts, world_size, time.perf_counter() - began)
 
 
 def _on_ranks(fn: Callable[..., Any], args: tuple[Any, ...], n_ranks: int, timeout_s: float) -> Any:
@@ -136,103 +133,35 @@ def _records(folder: Path, number: int, steps: int) -> list[Record]:
 
 
 def _row(
-    training: Training,
-    way: Way,
-    facts: Facts,
-    truths: dict[Cut, list[Record]],
-    tolerance: Tolerance,
-    folder: Path,
-    timeout_s: float,
+    training: Training, way: Way, facts: Facts, truths: dict[Cut, list[Record]], timeout_s: float
 ) -> dict[str, Any]:
     """Run a way on ranks of its own, and return its row of the table."""
-    folder.mkdir()
-    began, failed = time.perf_counter(), ""
-    try:
-        _on_ranks(rank.train, (training, way, folder), way.n_ranks, timeout_s)
-    except RankError as error:
-        failed = _failure(error)
-    except LaunchTimeout as error:
-        failed = _hang(error)
-    seconds = time.perf_counter() - began
-    ranks = [_records(folder, number, len(training.batches)) for number in range(way.n_ranks)]
-    found = None
-    if all(len(records) > 1 for records in ranks):
-        found = judge(ranks, [truths[cut] for cut in dict.fromkeys([WHOLE, way.cut])], tolerance.relative)
+    began, failed, found = time.perf_counter(), "", None
+    with tempfile.TemporaryDirectory(prefix="labkit-parity-") as name:
+        try:
+            _on_ranks(rank.train, (training, way, Path(name)), way.n_ranks, timeout_s)
+        except (RankError, LaunchTimeout) as error:
+            failed = verdict.failure(error)
+        seconds = time.perf_counter() - began
+        ranks = [_records(Path(name), number, len(training.batches)) for number in range(way.n_ranks)]
+        if all(len(records) > 1 for records in ranks):
+            by = [truths[cut] for cut in dict.fromkeys([WHOLE, way.cut])]
+            found = judge(ranks, by, facts.tolerance.relative)
     return {
         "way": way.label,
-        "verdict": _verdict(failed, found, way, facts, rows_of(training.batches[0])),
+        "verdict": verdict.sentence(failed, found, way, facts, rows_of(training.batches[0])),
         "difference": found.largest if found else "",
-        "tolerance": f"{tolerance.relative:.1e}",
+        "tolerance": f"{facts.tolerance.relative:.1e}",
         "torch's own": "",
         "seconds": seconds,
     }
-
-
-def _verdict(failed: str, found: Judgement | None, way: Way, facts: Facts, rows: int) -> str:
-    if found is not None and found.off is not None:
-        said = _off(found.off)
-        if facts.draws and way.n_stages:
-            said += ". The model draws random numbers, and in a pipeline each stage draws its own: set dropout to 0"
-        return f"{said}; then {failed}" if failed else said
-    if failed or found is None:
-        return failed
-    right = "right"
-    if found.truth:
-        right = f"right, but the batch is not the mean of its shards: {_cause(way, facts, rows)}"
-    amount, name = found.moved
-    if amount:
-        right += f". {name} differs by {formats.measured(amount, width=7)} where its gradient is below rounding"
-    return right
-
-
-def _off(off: Difference) -> str:
-    amount = formats.loss(f"{off.amount:.2g}")
-    if off.ranks:
-        return f"ranks {off.ranks[0]} and {off.ranks[1]} are {amount} apart, first in {off.name}, at step {off.step}"
-    return f"off by {amount}, first in {off.name}, at step {off.step}"
-
-
-def _cause(way: Way, facts: Facts, rows: int) -> str:
-    sizes = way.cut.sizes(rows)
-    causes = []
-    if len(set(sizes)) > 1 and way.cut.mean == "parts":
-        causes.append(f"they have {' or '.join(map(str, sorted(set(sizes), reverse=True)))} rows")
-    if facts.batch_norm:
-        causes.append("BatchNorm takes its means over a shard")
-    if facts.draws:
-        causes.append("random numbers, such as dropout's, are drawn for each shard")
-    return (
-        ", and ".join(causes) or "the loss is not a mean over rows (over tokens, perhaps), or rows depend on each other"
-    )
-
-
-def _failure(error: RankError) -> str:
-    """Return what a rank has raised, or what it has died of."""
-    raised = re.fullmatch(r"rank \d+ raised \w+: (.*?)(?: \(and so did rank [\d, ]+\))?", str(error), re.DOTALL)
-    if raised is None:
-        return f"raised: {error}"
-    if error.error_type == rank.Refused.__name__:
-        return f"refused: {raised[1]}"
-    return f"raised: rank {error.rank}, {error.error_type}: {(raised[1].splitlines() or [''])[0]}"
-
-
-def _hang(error: LaunchTimeout) -> str:
-    if error.hang:
-        return f"hung: {error.hang.cause}"
-    frames = [line.strip() for stack in error.stacks.values() for line in stack.splitlines() if " line " in line]
-    return f"hung: {str(error).split('. ')[0]}; {frames[-1] if frames else ''}"
 
 
 # --- all of them ----------------------------------------------------------------------------------
 
 
 def _parity(
-    rows: list[dict[str, Any]],
-    ways: list[Way],
-    training: Training,
-    world_size: int,
-    tolerance: Tolerance,
-    seconds: float,
+    rows: list[dict[str, Any]], ways: list[Way], training: Training, facts: Facts, world_size: int, seconds: float
 ) -> Parity:
     found = {
         way.kind: row["difference"] for way, row in zip(ways, rows, strict=True) if way.kind and row["difference"] != ""
@@ -244,7 +173,7 @@ def _parity(
     steps = len(training.batches)
     header = (
         f"{world_size} rank{'s' * (world_size != 1)}, {steps} step{'s' * (steps != 1)} of "
-        f"{training.optimizer_class.__name__}{options}, on the CPU. Right is within {tolerance} of plain torch. "
+        f"{training.optimizer_class.__name__}{options}, on the CPU. Right is within {facts.tolerance} of plain torch. "
         f"{formats.measured(seconds, 's')}"
     )
     return Parity(table, header, seconds)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from labkit.parity.judge import Tolerance
 from labkit.parity.record import Record, copies, write
 from labkit.parity.training import DRAWS, Batch, Cut, Training, call, draws, restore, rows_of, seed
 
@@ -17,15 +18,12 @@ from labkit.parity.training import DRAWS, Batch, Cut, Training, call, draws, res
 class Facts(NamedTuple):
     """What plain torch has shown of a training: the dtype it runs in, and what sets rows apart.
 
-    ``refused`` says why nothing can be compared. ``terms`` are at most so many numbers as one
-    number of a result is the sum of; ``order`` are the parameters' names.
+    ``refused`` says why nothing can be compared, ``draws`` whether the module draws random numbers.
     """
 
     refused: str = ""
     dtype: torch.dtype | None = None
-    precision: torch.dtype = torch.float32
-    terms: int = 1
-    order: tuple[str, ...] = ()
+    tolerance: Tolerance = Tolerance(torch.float32, 1)
     draws: bool = False
     batch_norm: bool = False
 
@@ -138,15 +136,12 @@ def _facts(training: Training, n_stages: int) -> Facts:
     if not refused:
         loss.backward()
         refused = _check_stages(training, module, n_stages) if n_stages else ""
-    named = dict(module.named_parameters())
     numbers = [leaf.numel() for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-    widths = [max(parameter.shape, default=1) for parameter in named.values()]
+    widths = [max(parameter.shape, default=1) for parameter in module.parameters()]
     return Facts(
         refused,
         training.dtype,
-        next(iter(named.values())).dtype,
-        max(numbers) + max(widths),
-        tuple(named),
+        Tolerance(next(module.parameters()).dtype, max(numbers) + max(widths)),
         before != draws(),
         any(isinstance(each, nn.modules.batchnorm._BatchNorm) and each.training for each in module.modules()),
     )

@@ -238,7 +238,7 @@ def test_cells_code_reaches_the_ranks_and_the_caller_stays_as_it_was():
     try:
         batch = {"rows": X, "scale": 2.0}, Y
         found = verdicts(
-            [MEAN],
+            ["average_gradients"],
             lambda: Model(),
             lambda _: batch,
             lambda out, y: F.cross_entropy(out, y),
