@@ -163,11 +163,10 @@ def _row(
 def _parity(
     rows: list[dict[str, Any]], ways: list[Way], training: Training, facts: Facts, world_size: int, seconds: float
 ) -> Parity:
-    found = {
-        way.kind: row["difference"] for way, row in zip(ways, rows, strict=True) if way.kind and row["difference"] != ""
-    }
+    off = {way.kind.name: row["difference"] for way, row in zip(ways, rows, strict=True) if row["difference"] != ""}
     for way, row in zip(ways, rows, strict=True):
-        row["torch's own"] = f"{way.beside} {formats.measured(found[way.beside])}" if way.beside in found else ""
+        beside = way.kind.beside
+        row["torch's own"] = f"{beside} {formats.measured(off[beside])}" if beside and beside in off else ""
     table = formats.MeasuredTable(rows).set_index("way")
     options = "".join(f", {key}={value}" for key, value in training.options.items())
     steps = len(training.batches)

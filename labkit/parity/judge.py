@@ -53,7 +53,7 @@ class Comparison:
         self.off: Difference | None = None
         self.largest, self.moved = 0.0, (0.0, "")
         self._tolerance, self._before = tolerance, beginning.parameters
-        self._reach = dict.fromkeys(beginning.parameters, 0.0)  # how far each parameter has moved
+        self._reach = dict.fromkeys(beginning.parameters, 0.0)  # how far it has moved since it was in doubt
         self._doubt: dict[str, torch.Tensor] = {}  # differences of gradients, relative to themselves, at most 1
 
     def add(self, step: int, record: Record, expected: Record) -> None:
@@ -76,8 +76,8 @@ class Comparison:
             yield name, self._parameter_off(name, record.parameters.get(name), parameter)
 
     def _gradient_off(self, name: str, mine: torch.Tensor, expected: torch.Tensor, largest: float) -> float:
-        if mine.shape != expected.shape:
-            return math.inf
+        if mine.shape != expected.shape or torch.equal(mine, expected):
+            return 0.0 if mine.shape == expected.shape else math.inf
         gap, scale = (mine - expected).abs(), _largest(expected)
         doubt = torch.nan_to_num(gap / expected.abs(), nan=0.0).clamp(max=1.0)
         self._doubt[name] = torch.maximum(doubt, self._doubt.get(name, doubt))
@@ -85,11 +85,12 @@ class Comparison:
         return _ratio(_largest(gap), largest if scale <= self._tolerance * largest else scale)
 
     def _parameter_off(self, name: str, mine: torch.Tensor | None, expected: torch.Tensor) -> float:
-        if mine is None or mine.shape != expected.shape:
-            return math.inf
+        if name in self._doubt:
+            self._reach[name] += _largest(expected - self._before[name])
+        if mine is None or mine.shape != expected.shape or torch.equal(mine, expected):
+            return 0.0 if mine is not None and mine.shape == expected.shape else math.inf
         gap, scale = (mine - expected).abs(), _largest(expected)
-        self._reach[name] += _largest((expected - self._before[name]).abs())
-        allowed = 2 * self._reach[name] * self._doubt[name]
+        allowed = 2 * self._reach[name] * self._doubt[name] if name in self._doubt else torch.zeros(())
         off, whole = _ratio(_largest((gap - allowed).clamp(min=0)), scale), _ratio(_largest(gap), scale)
         if off <= self._tolerance < whole:
             self.moved = max(self.moved, (whole, name))
@@ -131,10 +132,10 @@ def judge(ranks: Sequence[Sequence[Record]], truths: Sequence[Sequence[Record]],
     on two ranks comes before what is off at the same step.
     """
     first = ranks[0]
-    beside = [Comparison(first[0], tolerance) for _ in ranks]
+    beside = [Comparison(first[0], tolerance) for _ in ranks[1:]]
     comparisons = [Comparison(truth[0], tolerance) for truth in truths]
     for step in range(1, min(map(len, ranks))):
-        for rank, comparison in enumerate(beside):
+        for rank, comparison in enumerate(beside, 1):
             comparison.add(step, *_shared(ranks[rank][step], first[step]))
             if comparison.off:
                 return Judgement(None, comparison.off._replace(ranks=(0, rank)), comparison.largest)

@@ -35,12 +35,12 @@ def train(training: Training, way: Way, folder: Path) -> None:
 
 def _train(training: Training, way: Way, folder: Path) -> None:
     rank = dist.get_rank()
-    module = training.module(rank if way.broadcasts else 0)
-    if way.broadcasts:  # also of a build that seeds itself, or copies a module
+    module = training.module(rank if way.kind.broadcasts else 0)
+    if way.kind.broadcasts:  # also of a build that seeds itself, or copies a module
         with torch.no_grad():
             for parameter in module.parameters():
                 parameter.add_(rank)
-    on_rank = way.start(training, module, **way.options)
+    on_rank = way.kind.start(training, module, **way.options)
     write(folder, rank, 0, Record(None, {}, copies(on_rank.parameters())))
     seed(DRAWS + rank)
     for step in range(len(training.batches)):

@@ -37,12 +37,14 @@ def find_truth(training: Training, cuts: list[Cut], n_stages: int, folder: Path)
     for number, cut in enumerate(cuts if not facts.refused else []):
         (folder / str(number)).mkdir()
         if step := _train(training, cut, folder / str(number)):
-            return facts._replace(refused=f"in plain torch the loss is not finite at step {step}: take a smaller lr")
+            return facts._replace(
+                refused=f"in plain torch a gradient or the loss is not finite at step {step}: take a smaller lr"
+            )
     return facts
 
 
 def _train(training: Training, cut: Cut, folder: Path) -> int:
-    """Train, and write records. Return the step at which the loss was not finite, otherwise 0."""
+    """Train, and write records. Return the step at which numbers were not finite, otherwise 0."""
     module = training.module()
     optimizer, named = training.optimizer(module.parameters()), dict(module.named_parameters())
     assert optimizer is not None
@@ -51,9 +53,9 @@ def _train(training: Training, cut: Cut, folder: Path) -> int:
     for step in range(len(training.batches)):
         optimizer.zero_grad()
         loss = _gradients(training, module, cut, training.batch(step), drawn)
-        if not torch.isfinite(torch.tensor(loss)):
-            return step + 1
         gradients = copies({name: parameter.grad for name, parameter in named.items()})
+        if not all(torch.isfinite(each).all() for each in [torch.tensor(loss), *gradients.values()]):
+            return step + 1
         optimizer.step()
         write(folder, 0, step + 1, Record(loss, gradients, copies(named)))
     return 0

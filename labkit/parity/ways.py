@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,122 +12,133 @@ from torch import nn
 from labkit.parity.training import Cut, Training
 from labkit.schedule import Schedule
 
-Tensors = dict[str, torch.Tensor | None]
+Tensors = dict[str, torch.Tensor]
 
 
-@dataclass
-class RankTraining:
+class RankTraining(NamedTuple):
     """A training on a rank: a ``step`` up to the optimizer's, and how to read whole tensors.
 
-    ``step(inputs, target)`` returns the loss, None where this rank does not know it; ``whole``
-    makes a tensor of ``named`` whole.
+    ``step(inputs, target)`` returns the loss, None where this rank does not know it.
     """
 
     step: Callable[[Any, Any], torch.Tensor | None]
     optimizer: torch.optim.Optimizer | None
-    named: dict[str, nn.Parameter]
-    whole: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.detach
+    parameters: Callable[[], Tensors]
+    gradients: Callable[[], Tensors]
 
-    def parameters(self) -> Tensors:
-        return {name: self.whole(parameter.detach()) for name, parameter in self.named.items()}
 
-    def gradients(self) -> Tensors:
-        return {name: self.whole(p.grad) for name, p in self.named.items() if p.grad is not None}
+class Kind(NamedTuple):
+    """A way by its ``name``: how it starts on a rank, and the options it takes.
+
+    ``beside`` names torch's own. ``broadcasts``: its ranks take rank 0's weights.
+    """
+
+    name: str
+    start: Callable[..., RankTraining]
+    options: tuple[str, ...] = ()
+    beside: str = ""
+    broadcasts: bool = False
+    pipeline: bool = False
 
 
 class Way(NamedTuple):
-    """A way: how it ``start``s on a rank, with which options, and what it does to a batch.
+    """A way as it was asked for. The plain training by parts cuts a batch by ``cut``.
 
-    ``kind`` is its name, ``beside`` that of torch's own, ``label`` its row's. The plain training by
-    parts cuts a batch by ``cut``. ``broadcasts``: its ranks take rank 0's weights.
+    ``shards``: each rank gets its shard of the batch, otherwise all of it.
     """
 
-    kind: str
+    kind: Kind
     label: str
-    start: Callable[..., RankTraining]
     options: dict[str, Any]
     cut: Cut
     n_ranks: int
-    shards: bool = True  # each rank gets its shard of the batch, otherwise all of it
-    broadcasts: bool = False
+    shards: bool = False
     n_stages: int = 0
-    beside: str = ""
 
 
 # --- data parallel --------------------------------------------------------------------------------
 
 
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach()
+
+
+def _training(
+    training: Training,
+    named: dict[str, nn.Parameter],
+    step: Callable[[Any, Any], torch.Tensor | None],
+    whole: Callable[[Any], torch.Tensor] = _own,
+) -> RankTraining:
+    """Return a training of these parameters, of which ``whole`` makes whole tensors."""
+
+    def parameters() -> Tensors:
+        return {name: whole(parameter) for name, parameter in named.items()}
+
+    def gradients() -> Tensors:
+        return {name: whole(p.grad) for name, p in named.items() if p.grad is not None}
+
+    return RankTraining(step, training.optimizer(named.values()), parameters, gradients)
+
+
+def _parallel(
+    training: Training,
+    module: nn.Module,
+    wrapped: nn.Module,
+    finish: Callable[[], object] = lambda: None,
+    whole: Callable[[Any], torch.Tensor] = _own,
+) -> RankTraining:
+    """Return a training whose step is a backward pass through ``wrapped``, and ``finish``."""
+
+    def step(inputs: Any, target: Any) -> torch.Tensor:
+        loss = training.backward(wrapped, inputs, target)
+        finish()
+        return loss
+
+    return _training(training, dict(module.named_parameters()), step, whole)
+
+
 def average_gradients(training: Training, module: nn.Module) -> RankTraining:
     from labkit import dp
 
-    def step(inputs: Any, target: Any) -> torch.Tensor:
-        loss = training.backward(module, inputs, target)
-        dp.average_gradients(module)
-        return loss
-
-    return RankTraining(step, training.optimizer(module.parameters()), dict(module.named_parameters()))
+    return _parallel(training, module, module, lambda: dp.average_gradients(module))
 
 
 def bucketed(training: Training, module: nn.Module, **options: Any) -> RankTraining:
     from labkit.dp import BucketedDataParallel
 
     wrapped = BucketedDataParallel(module, **options)
-
-    def step(inputs: Any, target: Any) -> torch.Tensor:
-        loss = training.backward(wrapped, inputs, target)
-        wrapped.finish_gradient_synchronization()
-        return loss
-
-    return RankTraining(step, training.optimizer(module.parameters()), dict(module.named_parameters()))
+    return _parallel(training, module, wrapped, wrapped.finish_gradient_synchronization)
 
 
 def sharded_optimizer(training: Training, module: nn.Module) -> RankTraining:
     from labkit.shard import ShardedOptimizer
 
-    on_rank = average_gradients(training, module)
-    on_rank.optimizer = ShardedOptimizer(module.parameters(), training.optimizer_class, **training.options)
-    return on_rank
+    optimizer = ShardedOptimizer(module.parameters(), training.optimizer_class, **training.options)
+    return average_gradients(training, module)._replace(optimizer=optimizer)
 
 
 def sharded_model(training: Training, module: nn.Module, **options: Any) -> RankTraining:
     from labkit.shard import ShardedModel
 
     wrapped = ShardedModel(module, **options)
+    on_rank = _parallel(training, module, wrapped, wrapped.finish_gradient_synchronization)
 
-    def step(inputs: Any, target: Any) -> torch.Tensor:
-        loss = training.backward(wrapped, inputs, target)
-        wrapped.finish_gradient_synchronization()
-        return loss
+    def gradients() -> Tensors:
+        of_units = [unit.gather_gradients() for unit in wrapped.units]
+        return on_rank.gradients() | {name: whole for unit in of_units for name, whole in unit.items()}
 
-    class Gathered(RankTraining):
-        def parameters(self) -> Tensors:
-            return {**wrapped.full_parameters()}
-
-        def gradients(self) -> Tensors:
-            gradients = super().gradients()
-            for unit in wrapped.units:
-                gradients |= unit.gather_gradients()
-            return gradients
-
-    return Gathered(step, training.optimizer(module.parameters()), dict(module.named_parameters()))
+    return on_rank._replace(parameters=wrapped.full_parameters, gradients=gradients)
 
 
 def ddp(training: Training, module: nn.Module, **options: Any) -> RankTraining:
-    wrapped = nn.parallel.DistributedDataParallel(module, **options)
-
-    def step(inputs: Any, target: Any) -> torch.Tensor:
-        return training.backward(wrapped, inputs, target)
-
-    return RankTraining(step, training.optimizer(module.parameters()), dict(module.named_parameters()))
+    return _parallel(training, module, nn.parallel.DistributedDataParallel(module, **options))
 
 
 def zero(training: Training, module: nn.Module, **options: Any) -> RankTraining:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    on_rank = ddp(training, module)
     optimizer = ZeroRedundancyOptimizer(module.parameters(), training.optimizer_class, **options, **training.options)
-    on_rank.optimizer = optimizer
-    return on_rank
+    return ddp(training, module)._replace(optimizer=optimizer)
 
 
 def fully_shard(training: Training, module: nn.Module, **options: Any) -> RankTraining:
@@ -138,23 +147,18 @@ def fully_shard(training: Training, module: nn.Module, **options: Any) -> RankTr
 
     # In one call, because layers that share a parameter have to be.
     fully_shard(module, mesh=init_device_mesh("cpu", (dist.get_world_size(),)), **options)
-
-    def step(inputs: Any, target: Any) -> torch.Tensor:
-        return training.backward(module, inputs, target)
-
-    def whole(tensor: Any) -> torch.Tensor:
-        return tensor.full_tensor()
-
-    return RankTraining(step, training.optimizer(module.parameters()), dict(module.named_parameters()), whole)
+    return _parallel(training, module, module, whole=lambda tensor: tensor.full_tensor().detach())
 
 
 # --- pipelines ------------------------------------------------------------------------------------
 
 
-def _named(module: nn.Module, stages: list[nn.Sequential]) -> dict[str, nn.Parameter]:
-    """Return the parameters of stages by the names that they have in the module."""
-    here = {*itertools.chain.from_iterable(stage.parameters() for stage in stages)}
-    return {name: parameter for name, parameter in module.named_parameters() if parameter in here}
+def _piped(
+    training: Training, module: nn.Module, stages: Sequence[nn.Module], step: Callable[..., torch.Tensor | None]
+) -> RankTraining:
+    """Return a training of these stages' parameters, by the names that they have in the module."""
+    here = {parameter for stage in stages for parameter in stage.parameters()}
+    return _training(training, {name: p for name, p in module.named_parameters() if p in here}, step)
 
 
 def pipe(training: Training, module: nn.Module, n_stages: int, split_size: int) -> RankTraining:
@@ -162,12 +166,7 @@ def pipe(training: Training, module: nn.Module, n_stages: int, split_size: int) 
 
     stages = training.stage_modules(module, n_stages)
     piped = Pipe(nn.Sequential(*(WithDevice(stage, f"cpu:{j}") for j, stage in enumerate(stages))), split_size)
-
-    def step(inputs: Any, target: Any) -> torch.Tensor:
-        return training.backward(piped, inputs, target)
-
-    named = _named(module, stages)
-    return RankTraining(step, training.optimizer(named.values()), named)
+    return _piped(training, module, stages, lambda inputs, target: training.backward(piped, inputs, target))
 
 
 def scheduled(training: Training, module: nn.Module, schedule: Schedule) -> RankTraining:
@@ -175,13 +174,7 @@ def scheduled(training: Training, module: nn.Module, schedule: Schedule) -> Rank
 
     stages = training.stage_modules(module, schedule.n_stages)
     own = [stages[number] for number in sorted({op.stage for op in schedule.ops[dist.get_rank()]})]
-    pipeline = ScheduledPipeline(own, schedule, training.loss_of)
-
-    def step(inputs: Any, target: Any) -> torch.Tensor | None:
-        return pipeline.step(inputs, target)
-
-    named = _named(module, own)
-    return RankTraining(step, training.optimizer(named.values()), named)
+    return _piped(training, module, own, ScheduledPipeline(own, schedule, training.loss_of).step)
 
 
 def pipelining(training: Training, module: nn.Module, schedule: str, n_micro: int, per_rank: int) -> RankTraining:
@@ -190,8 +183,7 @@ def pipelining(training: Training, module: nn.Module, schedule: str, n_micro: in
 
     rank, n_ranks, device = dist.get_rank(), dist.get_world_size(), torch.device("cpu")
     n_stages = per_rank * n_ranks
-    back = n_stages - 1 - rank if schedule in V_SHAPED else n_ranks + rank
-    numbers = [rank, back][:per_rank]
+    numbers = [rank, n_stages - 1 - rank if schedule in V_SHAPED else n_ranks + rank][:per_rank]
     stages = training.stage_modules(module, n_stages)
     made = [PipelineStage(stages[number], number, n_stages, device) for number in numbers]
     runner: Any = get_schedule_class(schedule)
@@ -199,37 +191,43 @@ def pipelining(training: Training, module: nn.Module, schedule: str, n_micro: in
 
     def step(inputs: Any, target: Any) -> torch.Tensor | None:
         losses: list[torch.Tensor] = []
-        first = (inputs,) if rank == 0 else ()
-        pipeline.step(*first, target=target, losses=losses)
+        pipeline.step(*[inputs][rank:], target=target, losses=losses)  # inputs are for rank 0
         return torch.stack(losses).mean() if losses else None
 
-    named = _named(module, [stages[number] for number in numbers])
-    return RankTraining(step, training.optimizer(named.values()), named)
+    return _piped(training, module, [stages[number] for number in numbers], step)
 
 
 V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
-TORCH_SCHEDULES = {
-    "GPipe": 1,
-    "1F1B": 1,
-    "Interleaved1F1B": 2,
-    "LoopedBFS": 2,
-    "InterleavedZeroBubble": 2,
-} | dict.fromkeys(V_SHAPED, 2)  # stages on each rank
+TORCH_SCHEDULES = {"GPipe": 1, "1F1B": 1}  # stages on each rank
+TORCH_SCHEDULES |= dict.fromkeys(["Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", *V_SHAPED], 2)
 
 
-# --- the reader's own -----------------------------------------------------------------------------
+# --- by name, and the reader's own ----------------------------------------------------------------
 
 
 def of_reader(training: Training, module: nn.Module, function: Any) -> RankTraining:
     """Start the reader's ``function(module, optimizer) -> step``."""
-    optimizer = training.optimizer(module.parameters())
-    step = function(module, optimizer)
+    on_rank = _parallel(training, module, module)
+    step = function(module, on_rank.optimizer)
+    parameters, gradients = (getattr(step, name, getattr(on_rank, name)) for name in ("parameters", "gradients"))
+    return RankTraining(step, on_rank.optimizer, parameters, gradients)
 
-    class Readers(RankTraining):
-        def parameters(self) -> Tensors:
-            return step.parameters() if hasattr(step, "parameters") else super().parameters()
 
-        def gradients(self) -> Tensors:
-            return step.gradients() if hasattr(step, "gradients") else super().gradients()
-
-    return Readers(step, optimizer, dict(module.named_parameters()))
+_OF_BUCKETS = ("bucket_cap_mb", "comm_hook")
+_OF_DDP = ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph", "broadcast_buffers")
+_OF_SHARDS = ("shard", "compute_dtype", "prefetch")
+_KINDS = [
+    Kind("average_gradients", average_gradients, beside="DDP"),
+    Kind("BucketedDataParallel", bucketed, _OF_BUCKETS, "DDP", broadcasts=True),
+    Kind("ShardedOptimizer", sharded_optimizer, beside="ZeroRedundancyOptimizer"),
+    Kind("ShardedModel", sharded_model, _OF_SHARDS, "fully_shard", broadcasts=True),
+    Kind("Pipe", pipe, ("split_size",), "pipelining", pipeline=True),
+    Kind("ScheduledPipeline", scheduled, ("schedule",), "pipelining", pipeline=True),
+    Kind("DDP", ddp, _OF_DDP, broadcasts=True),
+    Kind("ZeroRedundancyOptimizer", zero, ("parameters_as_bucket_view",), broadcasts=True),
+    Kind("fully_shard", fully_shard, ("reshard_after_forward", "mp_policy")),
+    Kind("pipelining", pipelining, ("schedule", "n_micro"), pipeline=True),
+]
+KINDS = {kind.name: kind for kind in _KINDS}
+ALIASES = {"DistributedDataParallel": "DDP", "torch.distributed.pipelining": "pipelining"}
+READERS = Kind("", of_reader, ("broadcasts", "whole_batch"))
