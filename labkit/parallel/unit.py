@@ -126,8 +126,20 @@ class Unit:
     @torch.no_grad()
     def gather_parameters(self) -> dict[str, torch.Tensor]:
         """Return all parameters by name, in the dtype of ``shard``: new tensors, on every rank."""
-        row = self.shard.new_empty(len(self.full))
-        all_gather_into_tensor(row, self.shard)
+        return self._gather_by_name(self.shard)
+
+    @torch.no_grad()
+    def gather_gradients(self) -> dict[str, torch.Tensor]:
+        """Return all gradients likewise. All ranks call it; a missing gradient counts as 0."""
+        part = torch.zeros_like(self.shard)
+        for parameter, own in zip(self.parameters, self._in_pieces(part), strict=True):
+            if parameter.grad is not None:
+                own.copy_(parameter.grad)
+        return self._gather_by_name(part)
+
+    def _gather_by_name(self, shard: torch.Tensor) -> dict[str, torch.Tensor]:
+        row = shard.new_empty(len(self.full))
+        all_gather_into_tensor(row, shard)
         return dict(zip(self.names, self._whole(row), strict=True))
 
     def all_gather_span(self) -> Any:
