@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from odd_bed import BUCKETS, DATA, MODEL, batch, mse, net, tokens, use
 from torch import nn
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 WRAPPED = (BUCKETS, MODEL)
@@ -43,40 +43,12 @@ def a_tied_head_written_by_hand(way):
     way.train(Tied(by_hand=True), data=tokens, loss=cross_entropy)
 
 
-# --- parametrizations -----------------------------------------------------------------------------
-
-
-@use(*DATA)
-def weight_norm_before_wrapping(way):
-    way.train(nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 6)), nn.Tanh(), nn.Linear(6, 2)))
-
-
-@use(*WRAPPED)
-def the_old_weight_norm_before_wrapping(way):
-    way.train(nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 6)), nn.Tanh(), nn.Linear(6, 2)))
-
-
 @use(*WRAPPED, BucketedDataParallel="refused: when the module was wrapped", ShardedModel="riddle")
 def weight_norm_after_wrapping(way):
     module = net()
     model = way.wrap(module)
     parametrizations.weight_norm(module[0])
     way.steps(model, way.optimizer(model.parameters()))
-
-
-@use(*DATA)
-def spectral_norm(way):
-    torch.manual_seed(0)
-    way.train(nn.Sequential(parametrizations.spectral_norm(nn.Linear(4, 6)), nn.Tanh(), nn.Linear(6, 2)))
-
-
-@use(*WRAPPED)
-def a_cached_parametrization(way):
-    module = nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 4)), nn.Tanh(), nn.Linear(4, 2))
-    model = way.wrap(module)
-    for x, y in way.loop(model):
-        with parametrize.cached():
-            way.backward(mse(model(x), y))
 
 
 @use(*WRAPPED)
@@ -102,11 +74,6 @@ class LoRA(nn.Linear):
         return super().forward(x) + x @ self.down.T @ self.up.T
 
 
-@use(*DATA, ShardedModel="refused: freeze all of a layer, or nothing")
-def lora_in_a_subclass_of_linear(way):
-    way.train(nn.Sequential(LoRA(4, 6), nn.Tanh(), LoRA(6, 2)))
-
-
 class Adapter(nn.Module):
     """LoRA around a frozen layer, as peft does."""
 
@@ -117,11 +84,6 @@ class Adapter(nn.Module):
 
     def forward(self, x):
         return self.base(x) + self.up(self.down(x))
-
-
-@use(*DATA)
-def lora_around_a_frozen_layer(way):
-    way.train(nn.Sequential(Adapter(nn.Linear(4, 6), 6), nn.Tanh(), Adapter(nn.Linear(6, 2), 2)))
 
 
 @use(*WRAPPED, ShardedModel="refused: 0.up.weight of a ShardedModel is this rank's")
@@ -135,9 +97,6 @@ def lora_merged_and_unmerged_in_between(way):
         layer.base.weight.data -= layer.up.weight @ layer.down.weight
 
     way.train(module, each=evaluate)
-
-
-# --- averages and copies of the weights -----------------------------------------------------------
 
 
 @use(*WRAPPED, ShardedModel="refused: cannot be copied")
@@ -205,24 +164,6 @@ def weights_swapped_by_data_for_evaluation(way):
 
 
 @use(*DATA)
-def weights_swapped_by_copy_for_evaluation(way):
-    module = net()
-    model = way.wrap(module)
-    optimizer = way.optimizer(model.parameters())
-    shadow = [p.detach().clone() for p in model.parameters()]
-    for step in range(3):
-        way.steps(model, optimizer, n=1)
-        kept = [p.detach().clone() for p in model.parameters()]
-        for p, average in zip(model.parameters(), shadow, strict=True):
-            average.lerp_(p.detach(), 0.5)
-            p.data.copy_(average)
-        with torch.no_grad():
-            way.note("output of the average", model(way.rows(batch(step)[0])), "rows")
-        for p, own in zip(model.parameters(), kept, strict=True):
-            p.data.copy_(own)
-
-
-@use(*DATA)
 def parameters_from_a_vector(way):
     module = net()
 
@@ -231,15 +172,6 @@ def parameters_from_a_vector(way):
         nn.utils.vector_to_parameters(vector * 0.9, model.parameters())
 
     way.train(module, each=shrink)
-
-
-@use(*DATA)
-def weights_clamped_after_each_step(way):
-    def clamp(model, step):
-        for p in model.parameters():
-            p.data.clamp_(-0.3, 0.3)
-
-    way.train(net(), each=clamp)
 
 
 @use(*WRAPPED, ShardedModel="refused: 0.weight of a ShardedModel is this rank's")
@@ -254,9 +186,6 @@ def weights_initialised_after_wrapping(way):
     way.steps(model, way.optimizer(model.parameters()))
 
 
-# --- frozen, and not any more ---------------------------------------------------------------------
-
-
 @use(
     *DATA,
     BucketedDataParallel="refused: when the module was wrapped",
@@ -269,26 +198,9 @@ def frozen_before_and_unfrozen_later(way):
 
 
 @use(*DATA)
-def frozen_after_wrapping_with_weight_decay(way):
-    module = net()
-    model = way.wrap(module)
-    optimizer = way.optimizer(model.parameters(), torch.optim.SGD, lr=0.1, weight_decay=0.1)
-    module[0].requires_grad_(False)
-    way.steps(model, optimizer)
-
-
-@use(*DATA)
 def frozen_after_two_steps_and_back(way):
     module = net()
     way.train(module, each=lambda model, step: module[0].requires_grad_(step != 1))
-
-
-@use(*WRAPPED, ShardedModel="refused: freeze all of a layer, or nothing")
-def biases_alone_are_trained(way):
-    module = net()
-    for name, p in module.named_parameters():
-        p.requires_grad_("bias" in name)
-    way.train(module)
 
 
 @use(*DATA)
@@ -310,24 +222,6 @@ def the_turns_of_a_gan(way):
     critic.requires_grad_(True)
 
 
-# --- several passes -------------------------------------------------------------------------------
-
-
-@use(*DATA)
-def gradients_accumulated_without_synchronising(way):
-    model = way.wrap(net())
-    optimizer = way.optimizer(model.parameters())
-    for step in range(3):
-        optimizer.zero_grad()
-        with way.no_sync():
-            x, y = way.rows(*batch(2 * step))
-            way.backward(mse(model(x), y))
-        x, y = way.rows(*batch(2 * step + 1))
-        way.backward(mse(model(x), y))
-        way.sync()
-        way.step(optimizer)
-
-
 @use(BUCKETS, BucketedDataParallel="refused: are not averaged yet")
 def no_sync_around_forward_alone(way):
     model = way.wrap(net())
@@ -342,56 +236,6 @@ def no_sync_around_forward_alone(way):
         way.backward(mse(model(x), y))
         way.sync()
         way.step(optimizer)
-
-
-@use(*WRAPPED)
-def an_evaluation_between_accumulation_steps(way):
-    model = way.wrap(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4).eval(), nn.Linear(4, 2)))
-    for x, y in way.loop(model):
-        with way.no_sync():
-            way.backward(mse(model(x), y))
-        model.eval()
-        with torch.no_grad():
-            way.note("evaluation", model(x), "rows")
-        model.train()
-        model[1].eval() if isinstance(model, nn.Sequential) else model.module[1].eval()
-        way.backward(mse(model(x * 2), y))
-
-
-@use(*WRAPPED)
-def an_evaluation_in_inference_mode_between_steps(way):
-    def evaluate(model, step):
-        with torch.inference_mode():
-            way.note("evaluation", model(way.rows(batch(9)[0])).clone(), "rows")
-
-    way.train(net(), each=evaluate)
-
-
-@use(*DATA)
-def two_forwards_before_one_backward(way):
-    model = way.wrap(net())
-    for x, y in way.loop(model):
-        first, second = model(x), model(x.flip(1))
-        way.backward(mse(first, y) + (first * second).mean())
-
-
-@use(*DATA)
-def two_losses_of_one_forward(way):
-    model = way.wrap(net())
-    for x, y in way.loop(model):
-        output = model(x)
-        with way.no_sync():
-            way.backward(mse(output, y), retain_graph=True)
-        way.backward(output.square().mean())
-
-
-@use(*WRAPPED, BucketedDataParallel="refused: became ready twice")
-def two_backwards_without_no_sync(way):
-    model = way.wrap(net())
-    for x, y in way.loop(model):
-        output = model(x)
-        way.backward(mse(output, y), retain_graph=True)
-        way.backward(output.square().mean())
 
 
 @use(*DATA, BucketedDataParallel="documented: the next backward pass overwrites it")
@@ -448,16 +292,6 @@ class Checkpointed(nn.Module):
         return self.last(x)
 
 
-@use(*DATA)
-def a_reentrant_checkpoint(way):
-    way.train(Checkpointed(reentrant=True))
-
-
-@use(*DATA)
-def a_checkpoint_around_a_shared_block(way):
-    way.train(Checkpointed(reentrant=False, times=2))
-
-
 @use(*DATA, BucketedDataParallel="refused: became ready twice")
 def a_reentrant_checkpoint_around_a_shared_block(way):
     way.train(Checkpointed(reentrant=True, times=2))
@@ -468,9 +302,6 @@ def a_checkpoint_around_the_whole_wrapper(way):
     model = way.wrap(net())
     optimizer = way.optimizer(model.parameters())
     way.steps(lambda x: checkpoint(model, x, use_reentrant=False), optimizer)
-
-
-# --- torch.func and compile -----------------------------------------------------------------------
 
 
 @use(*WRAPPED, ShardedModel="riddle")
@@ -504,16 +335,6 @@ def per_task_steps_of_maml(way):
 
 
 @use(*WRAPPED, BucketedDataParallel="refused: when the module was wrapped", ShardedModel="refused: torch.func cannot")
-def gradients_by_torch_func_grad(way):
-    model = way.wrap(net())
-    x, y = way.rows(*batch())
-    named = {name: p.detach() for name, p in model.named_parameters()}
-    gradients = torch.func.grad(lambda p: mse(torch.func.functional_call(model, p, (x,)), y))(named)
-    for gradient in gradients.values():
-        way.note("gradient by func", gradient, "mean")
-
-
-@use(*WRAPPED, BucketedDataParallel="refused: when the module was wrapped", ShardedModel="refused: torch.func cannot")
 def per_sample_gradients_by_vmap(way):
     model = way.wrap(net())
     x, y = way.rows(*batch())
@@ -538,11 +359,3 @@ def compiled_in_place_before_wrapping(way):
     module = net()
     module.compile(backend="aot_eager")
     way.train(module)
-
-
-@use(*WRAPPED)
-def a_layer_compiled_in_place_after_wrapping(way):
-    module = net()
-    model = way.wrap(module)
-    module[2].compile(backend="aot_eager")
-    way.steps(model, way.optimizer(model.parameters()))

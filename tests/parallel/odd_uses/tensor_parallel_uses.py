@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 import torch.nn.functional as F
 from odd_bed import TENSOR, batch, mse, use
 from torch import nn
-from torch.nn.utils import parametrizations
-from torch.utils.checkpoint import checkpoint
 
 
 class Block(nn.Module):
@@ -30,16 +26,6 @@ class Block(nn.Module):
 
 def train(way, block, **options):
     way.train(block, **options)
-
-
-@use(TENSOR)
-def a_width_that_ranks_do_not_divide(way):
-    train(way, Block(way, width=7))
-
-
-@use(TENSOR)
-def rows_of_rows(way):
-    train(way, Block(way, function=lambda m, x: m.row(m.column(m.before(x[:, None].expand(-1, 3, -1))).tanh()).mean(1)))
 
 
 @use(TENSOR)
@@ -74,26 +60,9 @@ def a_subclass_that_adds_nothing(way):
 
 
 @use(TENSOR, parallel_linear_layers="refused: expected an nn.Linear")
-def a_layer_with_weight_norm(way):
-    train(way, Block(way, parametrizations.weight_norm(nn.Linear(4, 6))))
-
-
-@use(TENSOR, parallel_linear_layers="refused: expected an nn.Linear")
-def a_layer_with_the_old_spectral_norm(way):
-    train(way, Block(way, nn.utils.spectral_norm(nn.Linear(4, 6))))
-
-
-@use(TENSOR, parallel_linear_layers="refused: expected an nn.Linear")
 def a_layer_with_hooks(way):
     first = nn.Linear(4, 6)
     first.register_forward_hook(lambda m, inputs, output: output * 2)
-    train(way, Block(way, first))
-
-
-@use(TENSOR, parallel_linear_layers="documented: are new ones")
-def a_weight_with_a_hook(way):
-    first = nn.Linear(4, 6)
-    first.weight.register_hook(lambda gradient: gradient * 0.5)
     train(way, Block(way, first))
 
 
@@ -101,20 +70,6 @@ def a_weight_with_a_hook(way):
 def a_parameter_between_column_and_row(way):
     block = Block(way, function=lambda m, x: m.row((m.column(m.before(x)) * m.scale).tanh()))
     block.scale = nn.Parameter(torch.tensor(1.5))
-    train(way, block)
-
-
-@use(TENSOR)
-def a_layer_norm_before_and_a_residual_around(way):
-    second = nn.Linear(6, 4)
-    block = Block(way, second=second, function=lambda m, x: (x + m.row(m.column(m.norm(m.before(x))).relu()))[:, :2])
-    block.norm = nn.LayerNorm(4)
-    train(way, block)
-
-
-@use(TENSOR, parallel_linear_layers="documented: (rows, width / N), of this rank")
-def a_layer_norm_between(way):
-    block = Block(way, function=lambda m, x: m.row(F.layer_norm((h := m.column(m.before(x))), h.shape[-1:])))
     train(way, block)
 
 
@@ -134,13 +89,6 @@ def a_jacobian_by_torch_func(way):
     way.note("jacobian", torch.func.jacrev(block)(way.rows(batch()[0])[0]))
 
 
-@use(TENSOR, parallel_linear_layers="refused: torch.func cannot")
-def a_gradient_by_torch_func(way):
-    block = way.wrap(Block(way))
-    x, y = way.rows(*batch())
-    way.note("gradient", torch.func.grad(lambda x: mse(block(x), y))(x))
-
-
 @use(TENSOR, tolerance=0.02)
 def both_under_autocast(way):
     block = way.wrap(Block(way).float())
@@ -155,42 +103,15 @@ def both_under_autocast(way):
     way.note_gradients()
 
 
-@use(TENSOR)
-def a_checkpoint_around_both(way):
-    train(
-        way,
-        Block(
-            way, function=lambda m, x: checkpoint(lambda h: m.row(m.column(h).tanh()), m.before(x), use_reentrant=False)
-        ),
-    )
-
-
 @use(TENSOR, parallel_linear_layers="riddle")
 def both_compiled(way):
     block = way.wrap(Block(way))
     way.steps(torch.compile(block, backend="aot_eager"), way.optimizer(block.parameters()))
 
 
-@use(TENSOR)
-def used_twice_before_one_backward(way):
-    train(
-        way,
-        Block(way, function=lambda m, x: m.row(m.column(m.before(x)).tanh()) + m.row(m.column(m.before(x * 2)).tanh())),
-    )
-
-
 @use(TENSOR, parallel_linear_layers="documented: a norm of them")
 def clipped_by_torch(way):
     train(way, Block(way), after=lambda m, step: way.note("norm", nn.utils.clip_grad_norm_(m.parameters(), 0.05)))
-
-
-@use(TENSOR, parallel_linear_layers="documented: a norm of them")
-def adafactor_on_parts(way):
-    train(
-        way,
-        Block(way),
-        optimizer=(torch.optim.Adafactor, {"lr": 0.01}),
-    )
 
 
 @use(TENSOR, parallel_linear_layers="documented: are new ones")
@@ -205,30 +126,6 @@ def a_head_tied_to_an_embedding(way):
     )
     block.embedding = embedding
     train(way, block)
-
-
-@use(TENSOR, parallel_linear_layers="documented: are new ones")
-def the_plain_layer_trained_on(way):
-    """An optimizer that was made of the plain layer's parameters goes on with those."""
-    first = nn.Linear(4, 6)
-    optimizer = torch.optim.SGD(first.parameters(), lr=0.1)
-    block = way.wrap(Block(way, first))
-    x, y = way.rows(*batch())
-    way.backward(mse(block(x), y))
-    optimizer.step()
-    with torch.no_grad():
-        way.note("output", block(x))
-
-
-@use(TENSOR)
-def a_state_saved_and_loaded(way):
-    block = way.wrap(Block(way))
-    optimizer = way.optimizer(block.parameters())
-    way.steps(block, optimizer, n=1)
-    kept = copy.deepcopy(block.state_dict())
-    way.steps(block, optimizer, n=1)
-    block.load_state_dict(kept)
-    way.steps(block, optimizer, n=1)
 
 
 @use(TENSOR, parallel_linear_layers="riddle")

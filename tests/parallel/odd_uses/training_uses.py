@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -43,54 +41,6 @@ def steps(way, model, forward, n=3, data=batch):
         way.step(optimizer)
 
 
-# --- what goes in and comes out -------------------------------------------------------------------
-
-
-@dataclass
-class Inputs:
-    x: torch.Tensor
-    times: float = 2.0
-
-
-class Pair(NamedTuple):
-    x: torch.Tensor
-    y: torch.Tensor | None = None
-
-
-@use(*WRAPPED)
-def a_dataclass_in_and_a_named_tuple_out(way):
-    model = way.wrap(two_layers(lambda m, inputs: Pair(m.last(m.first(inputs.x * inputs.times).tanh()))))
-    steps(way, model, lambda m, x, y: mse(m(Inputs(x)).x, y))
-
-
-@use(*WRAPPED, ShardedModel="refused: Inner returned a Inputs, in which no tensor was")
-def a_dataclass_out_of_a_layer(way):
-    class Inner(nn.Linear):
-        def forward(self, x):
-            return Inputs(super().forward(x))
-
-    model = way.wrap(Do(lambda m, x: m.last(m.first(x).x.tanh()), first=Inner(4, 6), last=nn.Linear(6, 2)))
-    steps(way, model, lambda m, x, y: mse(m(x), y))
-
-
-@use(*WRAPPED)
-def a_model_that_returns_its_loss_and_none(way):
-    model = way.wrap(two_layers(lambda m, x, y: {"loss": mse(m.last(m.first(x).tanh()), y), "cache": None}))
-    steps(way, model, lambda m, x, y: m(x, y)["loss"])
-
-
-@use(*WRAPPED)
-def a_forward_of_parts_by_turns(way):
-    model = way.wrap(two_layers(lambda m, x, part: m.first(x).tanh() if part == "encode" else m.last(x)))
-    steps(way, model, lambda m, x, y: mse(m(m(x, "encode"), "decode"), y))
-
-
-@use(*WRAPPED)
-def an_output_changed_in_place(way):
-    model = way.wrap(net())
-    steps(way, model, lambda m, x, y: mse(m(x).mul_(2).add_(1), y))
-
-
 @use(*WRAPPED)
 def learned_positions_that_a_layer_returns(way):
     class Positions(nn.Embedding):
@@ -99,11 +49,6 @@ def learned_positions_that_a_layer_returns(way):
 
     model = way.wrap(Do(lambda m, x: m.last(x + m.at(x)), at=Positions(6, 4), last=nn.Linear(4, 2)))
     steps(way, model, lambda m, x, y: mse(m(x[:, None].expand(-1, 3, -1)).mean(1), y))
-
-
-@use(*WRAPPED)
-def an_empty_layer(way):
-    way.train(Do(lambda m, x: m.last(m.none(x).sum(1, keepdim=True) + x), none=nn.Linear(4, 0), last=nn.Linear(4, 2)))
 
 
 @use(*WRAPPED, BucketedDataParallel="documented: One that no rank uses gets a gradient of zero")
@@ -133,60 +78,6 @@ def lazy_layers_without_a_dry_run(way):
     x, _y = way.rows(*batch())
     model(x)
     way.steps(model, way.optimizer(model.parameters()))
-
-
-@use(*WRAPPED)
-def built_on_meta_and_materialised(way):
-    with torch.device("meta"):
-        module = net()
-    module = module.to_empty(device="cpu")
-    for p in module.parameters():
-        nn.init.normal_(p)
-    way.train(module)
-
-
-@use(*WRAPPED)
-def attention(way):
-    def forward(m, x):
-        x = x[:, None, :] * torch.arange(1, 4)[:, None]
-        return m.last(m.attention(x, x, x, need_weights=False)[0].mean(1))
-
-    module = Do(forward, attention=nn.MultiheadAttention(4, 2, batch_first=True), last=nn.Linear(4, 2))
-    model = way.wrap(module, shard=(nn.Linear, nn.MultiheadAttention)) if way.name == MODEL else way.wrap(module)
-    way.steps(model, way.optimizer(model.parameters()))
-
-
-@use(*WRAPPED)
-def an_lstm_as_a_unit(way):
-    module = Do(
-        lambda m, x: m.last(m.cell(x[:, :, None])[0][:, -1]),
-        cell=nn.LSTM(1, 5, 2, batch_first=True),
-        last=nn.Linear(5, 2),
-    )
-    options = {"shard": (nn.LSTM,)} if way.name == MODEL else {}
-    model = way.wrap(module, **options)
-    way.steps(model, way.optimizer(model.parameters()))
-
-
-@use(*WRAPPED)
-def a_convolution_in_channels_last(way):
-    module = Do(
-        lambda m, x: m.last(
-            m.conv(x.view(-1, 1, 2, 2).expand(-1, 2, 2, 2).contiguous(memory_format=torch.channels_last)).flatten(1)
-        ),
-        conv=nn.Conv2d(2, 3, 2, padding=1),
-        last=nn.Linear(27, 2),
-    ).to(memory_format=torch.channels_last)
-    options = {"shard": (nn.Conv2d, nn.Linear)} if way.name == MODEL else {}
-    model = way.wrap(module, **options)
-    way.steps(model, way.optimizer(model.parameters()))
-
-
-@use(*DATA)
-def a_transposed_parameter(way):
-    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
-    module[0].weight = nn.Parameter(torch.randn(4, 6).t())
-    way.train(module)
 
 
 @use(*DATA)
@@ -219,41 +110,6 @@ def share_memory_after_wrapping(way):
     way.steps(model, way.optimizer(model.parameters()))
 
 
-# --- dtypes ---------------------------------------------------------------------------------------
-
-
-@use(*DATA)
-def complex_parameters(way):
-    class Complex(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(4, 2, dtype=torch.complex128))
-
-        def forward(self, x):
-            return (x.to(self.weight.dtype) @ self.weight).abs()
-
-    module = nn.Sequential(nn.Linear(4, 4), Complex())
-    way.train(module)
-
-
-@use(*DATA, tolerance=0.05)
-def bfloat16_parameters(way):
-    model = way.wrap(net().bfloat16())
-    steps(way, model, lambda m, x, y: mse(m(x.bfloat16()), y.bfloat16()))
-
-
-@use(*WRAPPED, tolerance=0.03)
-def autocast_around_forward(way):
-    model = way.wrap(net().float())
-
-    def loss(m, x, y):
-        with torch.autocast("cpu", torch.bfloat16):
-            output = m(x.float())
-        return mse(output.float(), y.float())
-
-    steps(way, model, loss)
-
-
 @use(*DATA)
 def buffers_of_all_dtypes(way):
     module = net()
@@ -261,31 +117,6 @@ def buffers_of_all_dtypes(way):
     for kind in kinds:
         module[0].register_buffer(f"of_{kind}".replace(".", "_"), torch.ones(3).to(kind))
     way.train(module)
-
-
-@use(
-    *WRAPPED,
-    BucketedDataParallel="refused: a tensor of torch.sparse_coo is not sent to",
-    ShardedModel="refused: a tensor of torch.sparse_coo is not sent to",
-)
-def a_sparse_buffer(way):
-    module = two_layers(lambda m, x: m.last(torch.sparse.mm(m.graph, m.first(x).tanh().T).T))
-    module.register_buffer("graph", torch.eye(6).to_sparse())
-    way.train(module)
-
-
-@use(
-    HAND,
-    BUCKETS,
-    MODEL,
-    BucketedDataParallel="refused: is sparse, expected a dense one",
-    ShardedModel="refused: are sparse, expected dense ones",
-)
-def a_sparse_embedding(way):
-    module = Do(
-        lambda m, ids: m.last(m.embedding(ids).mean(1)), embedding=nn.Embedding(9, 4, sparse=True), last=nn.Linear(4, 9)
-    )
-    way.train(module, data=tokens, loss=F.cross_entropy, optimizer=(torch.optim.SGD, {"lr": 0.1}))
 
 
 @use(
@@ -302,26 +133,6 @@ def double_after_wrapping(way):
 @use(*WRAPPED)
 def converted_before_wrapping(way):
     way.train(net().float().double())
-
-
-# --- buffers --------------------------------------------------------------------------------------
-
-
-@use(*DATA, by_shards=True)
-def batch_norm(way):
-    way.train(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 2)))
-
-
-@use(*WRAPPED)
-def a_counter_in_a_buffer(way):
-    def forward(m, x):
-        m.calls += 1
-        return m.last(m.first(x).tanh()) / m.calls
-
-    module = two_layers(forward)
-    module.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-    way.train(module)
-    way.note("calls", module.calls)
 
 
 @use(*WRAPPED, BucketedDataParallel="refused: Every forward pass takes buffers from rank 0")
@@ -345,17 +156,6 @@ def a_cached_mask_of_another_size_on_each_rank(way):
 
 
 @use(*WRAPPED, BucketedDataParallel="refused: Every forward pass takes buffers from rank 0")
-def a_buffer_that_grows(way):
-    def forward(m, x):
-        m.seen = torch.cat([m.seen, m.seen.new_ones(1)])
-        return m.last(m.first(x).tanh()) * len(m.seen)
-
-    module = two_layers(forward)
-    module.register_buffer("seen", torch.zeros(0))
-    way.train(module)
-
-
-@use(*WRAPPED, BucketedDataParallel="refused: Every forward pass takes buffers from rank 0")
 def a_buffer_added_after_wrapping(way):
     module = two_layers(lambda m, x: m.last(m.first(x).tanh()) * m.times)
     model = way.wrap(module)
@@ -363,26 +163,8 @@ def a_buffer_added_after_wrapping(way):
     way.steps(model, way.optimizer(model.parameters()))
 
 
-# --- hooks ----------------------------------------------------------------------------------------
-
-
-@use(*DATA)
-def a_parameter_hook_after_wrapping(way):
-    module = net()
-    model = way.wrap(module)
-    module[0].weight.register_hook(lambda gradient: gradient * 0.5)
-    way.steps(model, way.optimizer(model.parameters()))
-
-
 def double_gradient(p):
     p.grad.mul_(2)
-
-
-@use(*WRAPPED)
-def a_post_accumulate_hook_before_wrapping(way):
-    module = net()
-    module[0].weight.register_post_accumulate_grad_hook(double_gradient)
-    way.train(module)
 
 
 @use(
@@ -427,23 +209,6 @@ def module_hooks_forward_and_backward(way):
     way.steps(model, way.optimizer(model.parameters()))
 
 
-@use(*WRAPPED)
-def features_caught_by_a_forward_hook(way):
-    module = net()
-    model = way.wrap(module)
-    caught = {}
-    module[2].register_forward_hook(lambda m, inputs, output: caught.update(h=output))
-    steps(way, model, lambda m, x, y: mse(m(x), y) + caught["h"].square().mean())
-
-
-# --- what is done to gradients --------------------------------------------------------------------
-
-
-@use(*DATA)
-def clipped_as_the_docs_say(way):
-    way.train(net(), after=lambda model, step: way.clip(0.1))
-
-
 @use(*DATA, ShardedModel="refused: whose norm is not that of all gradients")
 def clipped_by_torch_after_waiting(way):
     way.train(net(), after=lambda m, step: way.note("norm", nn.utils.clip_grad_norm_(m.parameters(), 0.1)))
@@ -473,89 +238,12 @@ def gradients_scaled_before_waiting(way):
                 p.grad /= 2
 
 
-@use(*DATA, ShardedModel="refused: whose norm is not that of all gradients")
-def the_norm_for_a_log(way):
-    way.train(net(), after=lambda m, s: way.note("norm", nn.utils.get_total_norm([p.grad for p in m.parameters()])))
-
-
 @use(*DATA, ShardedModel="documented: A norm or a sum that you compute of them is this rank's alone")
 def the_norm_by_hand(way):
     def norm(model, step):
         way.note("norm", sum(p.grad.square().sum() for p in model.parameters()).sqrt())
 
     way.train(net(), after=norm)
-
-
-@use(*DATA, ShardedModel="documented: A norm or a sum that you compute of them is this rank's alone")
-def each_gradient_normalised_by_itself(way):
-    @torch.no_grad()
-    def normalise(model, step):
-        for p in model.parameters():
-            p.grad /= p.grad.norm() + 1e-6
-
-    way.train(net(), after=normalise)
-
-
-@use(*DATA)
-def zero_grad_that_keeps_zeros(way):
-    model = way.wrap(net())
-    optimizer = way.optimizer(model.parameters())
-    for step in range(3):
-        optimizer.zero_grad(set_to_none=False)
-        x, y = way.rows(*batch(step))
-        way.backward(mse(model(x), y))
-        way.sync()
-        way.step(optimizer)
-
-
-@use(*DATA, BucketedDataParallel="documented: the next backward pass overwrites it")
-def gradients_read_between_steps(way):
-    """A list of gradients is kept from step to step without a clone, as a momentum by hand."""
-    model = way.wrap(net())
-    optimizer = way.optimizer(model.parameters(), torch.optim.SGD, lr=0.1)
-    before = None
-    for step in range(3):
-        optimizer.zero_grad()
-        x, y = way.rows(*batch(step))
-        way.backward(mse(model(x), y))
-        way.sync()
-        own = [p.grad for p in model.parameters()]
-        if before:
-            for p, earlier in zip(model.parameters(), before, strict=True):
-                p.grad = p.grad + 0.5 * earlier
-        before = own
-        way.step(optimizer)
-
-
-@use(*WRAPPED)
-def a_wide_range_of_losses_with_a_nan_on_one_rank(way):
-    """A batch with a bad row: the step is left out where any gradient is NaN."""
-    model = way.wrap(net())
-    optimizer = way.optimizer(model.parameters())
-    for step in range(3):
-        optimizer.zero_grad()
-        x, y = batch(step)
-        if step == 1:
-            y[7] = float("nan")
-        x, y = way.rows(x, y)
-        way.backward(mse(model(x), y))
-        way.sync()
-        if all(p.grad.isfinite().all() for p in model.parameters()):
-            way.step(optimizer)
-
-
-@use(*DATA, tolerance=1e-05)
-def a_grad_scaler_without_overflow(way):
-    model = way.wrap(net().float())
-    optimizer = way.optimizer(model.parameters(), torch.optim.SGD, lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    for step in range(3):
-        optimizer.zero_grad()
-        x, y = way.rows(*batch(step))
-        way.backward(scaler.scale(mse(model(x.float()), y.float())))
-        way.sync()
-        scaler.step(optimizer)
-        scaler.update()
 
 
 @use(*DATA, tolerance=0.0001)
@@ -578,27 +266,6 @@ def a_grad_scaler_with_an_overflow_in_one_row_of_weights(way):
 def an_l2_penalty_of_all_parameters(way):
     model = way.wrap(net())
     steps(way, model, lambda m, x, y: mse(m(x), y) + 0.1 * sum(p.square().sum() for p in m.parameters()))
-
-
-@use(*DATA)
-def sums_over_tokens_divided_by_those_of_all_ranks(way):
-    """The right way for padded batches: each rank's sum over the tokens of all ranks."""
-    module = Do(lambda m, ids: m.last(m.embedding(ids)), embedding=nn.Embedding(9, 4), last=nn.Linear(4, 9))
-    model = way.wrap(module)
-    optimizer = way.optimizer(model.parameters())
-    for step in range(3):
-        optimizer.zero_grad()
-        ids, _ = tokens(step)
-        ids = ids.clone()
-        target = ids.roll(1, 1)
-        for row in range(8):
-            target[row, 1 + row // 2 :] = -100
-        count, n = (target != -100).sum(), 1 if way.name == "plain" else 2
-        ids, target = way.rows(ids, target)
-        loss = F.cross_entropy(model(ids).flatten(0, 1), target.flatten(), ignore_index=-100, reduction="sum")
-        way.backward(loss * n / count)
-        way.sync()
-        way.step(optimizer)
 
 
 @use(
@@ -649,9 +316,6 @@ def weights_normalised_in_place_by_a_layer_itself(way):
     way.train(nn.Sequential(Unit(4, 6), nn.Tanh(), nn.Linear(6, 2)))
 
 
-# --- the wrapper as an object ---------------------------------------------------------------------
-
-
 @use(
     *WRAPPED,
     BucketedDataParallel="refused: when the module was wrapped",
@@ -669,37 +333,10 @@ def a_head_replaced_after_wrapping(way):
     BucketedDataParallel="refused: when the module was wrapped",
     ShardedModel="refused: when the module was wrapped",
 )
-def a_weight_replaced_after_wrapping(way):
-    module = net()
-    model = way.wrap(module)
-    torch.manual_seed(4)
-    module[0].weight = nn.Parameter(torch.randn(6, 4))
-    way.steps(model, way.optimizer(model.parameters()))
-
-
-@use(
-    *WRAPPED,
-    BucketedDataParallel="refused: when the module was wrapped",
-    ShardedModel="refused: when the module was wrapped",
-)
 def a_layer_without_parameters_replaced(way):
     module = net()
     model = way.wrap(module)
     module[1] = nn.ReLU()
-    way.steps(model, way.optimizer(model.parameters()))
-
-
-@use(
-    *WRAPPED,
-    BucketedDataParallel="refused: is in a BucketedDataParallel already",
-    ShardedModel="refused: is sharded already",
-)
-def wrapped_twice(way):
-    module = net()
-    model = way.wrap(module)
-    if way.name != "plain":
-        model = type(model)(model)
-        way.models[-1] = model
     way.steps(model, way.optimizer(model.parameters()))
 
 
@@ -744,21 +381,6 @@ def wrapped_again_while_the_first_wrapper_lives(way):
         way.modules.clear()
         way.models.clear()
         model = way.wrap(module)
-    way.steps(model, way.optimizer(model.parameters()), n=1)
-
-
-@use(
-    *WRAPPED,
-    BucketedDataParallel="refused: is in a BucketedDataParallel already",
-    ShardedModel="refused: is sharded already",
-)
-def the_wrapper_wrapped_again_in_a_cell_run_twice(way):
-    model = way.wrap(net())
-    way.steps(model, way.optimizer(model.parameters()), n=1)
-    if way.name != "plain":
-        way.modules.clear()
-        way.models.clear()
-        model = way.wrap(model)
     way.steps(model, way.optimizer(model.parameters()), n=1)
 
 
@@ -827,19 +449,6 @@ def its_own_state_loaded_mid_training(way):
     way.steps(model, optimizer, n=2)
 
 
-@use(
-    *WRAPPED,
-    BucketedDataParallel="refused: when the module was wrapped",
-    ShardedModel="refused: when the module was wrapped",
-)
-def its_own_state_assigned_mid_training(way):
-    model = way.wrap(net())
-    way.steps(model, way.optimizer(model.parameters()), n=1)
-    kept = copy.deepcopy(model.state_dict())
-    model.load_state_dict(kept, assign=True)
-    way.steps(model, way.optimizer(model.parameters()), n=2)
-
-
 @use(*WRAPPED, ShardedModel="documented: For a plain model save :meth:`full_parameters`")
 def saved_for_a_plain_model(way):
     module = net()
@@ -849,14 +458,6 @@ def saved_for_a_plain_model(way):
     plain.load_state_dict({name.removeprefix("module."): value for name, value in saved.items()})
     with torch.no_grad():
         way.note("output of the plain model", plain(way.rows(batch()[0])), "rows")
-
-
-@use(*DATA)
-def the_optimizer_made_before_the_wrapper(way):
-    module = net()
-    optimizer = way.optimizer(module.parameters())
-    model = way.wrap(module)
-    way.steps(model, optimizer)
 
 
 @use(*DATA)
@@ -873,29 +474,6 @@ def decay_for_matrices_alone(way):
 def the_number_of_parameters(way):
     model = way.train(net())
     way.note("number", sum(p.numel() for p in model.parameters()))
-
-
-@use(*WRAPPED)
-def an_exception_in_forward_and_on(way):
-    def forward(m, x):
-        h = m.first(x).tanh()
-        if m.fails:
-            raise MemoryError("out of memory")
-        return m.last(h)
-
-    module = two_layers(forward)
-    model = way.wrap(module)
-    optimizer = way.optimizer(model.parameters())
-    for step in range(4):
-        optimizer.zero_grad()
-        module.fails = step == 1
-        x, y = way.rows(*batch(step))
-        try:
-            way.backward(mse(model(x), y))
-        except MemoryError:
-            continue
-        way.sync()
-        way.step(optimizer)
 
 
 class FailsOnce(torch.autograd.Function):
@@ -931,98 +509,3 @@ def a_backward_interrupted_half_way_and_on(way):
         way.count(loss)
         way.sync()
         way.step(optimizer)
-
-
-@use(*WRAPPED)
-def a_loss_left_out_on_all_ranks_and_on(way):
-    model = way.wrap(net())
-    optimizer = way.optimizer(model.parameters())
-    for step in range(4):
-        optimizer.zero_grad()
-        x, y = way.rows(*batch(step))
-        loss = mse(model(x), y)
-        if step == 1:
-            continue  # a forward pass without a backward pass
-        way.backward(loss)
-        way.sync()
-        way.step(optimizer)
-
-
-@use(*WRAPPED)
-def backward_in_another_thread(way):
-    import threading
-
-    model = way.wrap(net())
-    for x, y in way.loop(model):
-        loss = mse(model(x), y)
-        way.count(loss)
-        thread = threading.Thread(target=loss.backward)
-        thread.start()
-        thread.join()
-
-
-@use(*WRAPPED)
-def one_output_backward_in_two_chunks(way):
-    """GradCache: the output's gradient is taken first, and then sent back."""
-    model = way.wrap(net())
-    for x, y in way.loop(model):
-        output = model(x)
-        leaf = output.detach().requires_grad_()
-        loss = mse(leaf, y)
-        loss.backward()
-        way.count(loss)
-        output.backward(leaf.grad)
-
-
-@use(*WRAPPED)
-def a_layer_used_in_the_first_of_two_accumulated_batches(way):
-    """pytorch #69031: what the last pass does not use has a gradient from the first."""
-    module = two_layers(lambda m, x: m.last(m.some(m.first(x)).tanh() if m.on else m.first(x)), some=nn.Linear(6, 6))
-    model = way.wrap(module)
-    for x, y in way.loop(model):
-        module.on = True
-        with way.no_sync():
-            way.backward(mse(model(x), y))
-        module.on = False
-        way.backward(mse(model(x * 2), y))
-
-
-@use(BUCKETS, BucketedDataParallel="refused: are not averaged yet")
-def the_switch_that_nanogpt_sets_on_ddp(way):
-    """``model.require_backward_grad_sync = False`` in place of no_sync()."""
-    model = way.wrap(net())
-    optimizer = way.optimizer(model.parameters())
-    for step in range(2):
-        optimizer.zero_grad()
-        for part in range(2):
-            model.require_backward_grad_sync = part == 1
-            x, y = way.rows(*batch(2 * step + part))
-            way.backward(mse(model(x), y))
-        way.sync()
-        way.step(optimizer)
-
-
-@use(
-    *WRAPPED,
-    BucketedDataParallel="refused: there is no gradient to average",
-    ShardedModel="refused: there is no gradient to average",
-)
-def the_inner_module_replaced(way):
-    model = way.wrap(net())
-    torch.manual_seed(4)
-    fresh = net()
-    if way.name == "plain":
-        model = way.modules[0] = fresh
-    else:
-        model.module = way.modules[0] = fresh
-    way.steps(model, way.optimizer(model.parameters()))
-
-
-@use(*WRAPPED)
-def a_forward_replaced_by_a_patch(way):
-    """A library patches ``forward`` of a layer after the model was wrapped."""
-    module = net()
-    model = way.wrap(module)
-    inner = module[0].forward
-    module[0].forward = lambda x: inner(x) * 2
-    way.steps(model, way.optimizer(model.parameters()))
