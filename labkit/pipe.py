@@ -428,6 +428,10 @@ class ScheduledPipeline:
 
     def _begin(self, x: torch.Tensor | None, target: torch.Tensor | None) -> list[torch.Tensor]:
         """Check what was given. Return the micro-batches of ``x``, on the rank of stage 0."""
+        if self._failed:
+            raise RuntimeError(
+                "an earlier step of this ScheduledPipeline has failed, and its messages may still be on their way: launch again"
+            )
         m, n = self.schedule.n_micro, self.schedule.n_stages
         if self._is_first:
             self._rows = agreed_rows(check_together(lambda: rows_of(self._cut(x, target)), self._group))
@@ -453,10 +457,6 @@ class ScheduledPipeline:
 
     def _check_ready(self) -> None:
         check_no_transform("a ScheduledPipeline")
-        if self._failed:
-            raise RuntimeError(
-                "an earlier step of this ScheduledPipeline has failed, and its messages may still be on their way: launch again"
-            )
         if self._trains and not torch.is_grad_enabled():
             raise RuntimeError(
                 f"the schedule {self.schedule.name} has backward passes, and gradients are switched off: call step outside of "

@@ -85,8 +85,8 @@ def stopped_by(error: Exception, source: Source, waits: str) -> str:
     """
     from labkit.launch import LaunchTimeout, RankError
 
-    if isinstance(error, NotPlain):
-        return f"its process did not send what was observed: {error}"
+    if isinstance(error, NotPlain) or (isinstance(error, RankError) and error.error_type == NotPlain.__name__):
+        return f"its process did not send what was observed: {str(error).rpartition('NotPlain: ')[2]}"
     if isinstance(error, LaunchTimeout) and error.hang:
         more = f". Look for {waits}" if waits not in ("", WAITS_FOR_RANKS) else ""
         return f"it waits for ever: {error.hang.cause}{more}"

@@ -86,7 +86,7 @@ def _begin_state(optimizer: torch.optim.Optimizer) -> None:
         group["lr"] = rate
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
-    for value in [value for parameter in new for value in _tensors(optimizer.state[parameter]).values()]:
+    for value in [value for parameter in new for value in _tensors_of(optimizer.state[parameter]).values()]:
         value.zero_()
     _begin_anew(optimizer, new)
 
@@ -97,14 +97,14 @@ def _begin_anew(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]
 
     def take_away(*_: Any) -> None:
         for parameter in parameters:
-            if not any(value.any() for value in _tensors(optimizer.state[parameter]).values()):
+            if not any(value.any() for value in _tensors_of(optimizer.state[parameter]).values()):
                 zeros[parameter] = optimizer.state.pop(parameter)
 
     def put_back(*_: Any) -> None:
         parameters[:] = [each for each in zeros if not optimizer.state[each]]  # those it has not stepped
         for parameter, kept in zeros.items():
             made = optimizer.state[parameter]
-            for key, value in _tensors(kept).items():
+            for key, value in _tensors_of(kept).items():
                 made[key] = value.copy_(made[key]) if key in made else value
         zeros.clear()
         if not parameters:
@@ -114,5 +114,5 @@ def _begin_anew(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]
     handles = [optimizer.register_step_pre_hook(take_away), optimizer.register_step_post_hook(put_back)]
 
 
-def _tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _tensors_of(state: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}

@@ -68,7 +68,9 @@ class Comparison:
     def _amounts(self, record: Record, expected: Record) -> Iterator[tuple[str, float]]:
         if record.loss is not None and expected.loss is not None:
             yield "the loss", _finite(abs(record.loss - expected.loss) / max(abs(expected.loss), 1.0))
-        largest = max(map(_largest, expected.gradients.values()), default=0.0)
+        largest, self._largest = (
+            max(map(_largest, of.values()), default=0.0) for of in (expected.gradients, expected.parameters)
+        )
         for name, parameter in expected.parameters.items():
             mine, gradient = (each.gradients.get(name, torch.zeros_like(parameter)) for each in (record, expected))
             yield f"the gradient of {name}", self._gradient_off(name, mine, gradient, largest)
@@ -92,7 +94,8 @@ class Comparison:
         gap, scale = (mine - expected).abs(), _largest(expected)
         allowed = 2 * self._reach[name] * self._doubt[name] if name in self._doubt else torch.zeros(())
         off, whole = _ratio(_largest((gap - allowed).clamp(min=0)), scale), _ratio(_largest(gap), scale)
-        if off <= self._tolerance < whole:
+        beside_others = torch.finfo(expected.dtype).eps * self._largest  # a parameter that is zero but for rounding
+        if off <= self._tolerance < whole and _largest(gap) > beside_others:
             self.moved = max(self.moved, (whole, name))
         return off
 

@@ -165,7 +165,7 @@ def format_error(error: BaseException) -> str:
 
 def advice(error: BaseException) -> str:
     """Return what to add to an error whose own words do not say what to do; else ""."""
-    if "initialize the default process group twice" in str(error):
+    if "initialize the default process group twice" in message_of(error):
         return " The ranks have their process group already: leave the line out, or launch with init=False"
     return _pickling_advice(error)
 
@@ -173,7 +173,7 @@ def advice(error: BaseException) -> str:
 def _pickling_advice(error: BaseException) -> str:
     """Return why multiprocessing could not send a function or a data set to another process."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    by_name = isinstance(error, pickle.PicklingError | AttributeError) and "pickle" in str(error)
+    by_name = isinstance(error, pickle.PicklingError | AttributeError) and "pickle" in message_of(error)
     if not by_name or not any(file.startswith(_MULTIPROCESSING) for file in files):
         return ""
     loader = any(file.endswith(_DATA_LOADER) for file in files)

@@ -47,6 +47,10 @@ def device():
     """Return this rank's own GPU, or the CPU where there is not a GPU for each rank."""
     return torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpus else torch.device("cpu")
 ''',
+    "labkit.trace.spans.pause": """\
+def pause():
+    return torch.no_grad()  # there is nothing to pause
+""",
     "labkit.launch.progress": """\
 def progress(iterable, desc=""):
     return iterable  # without a bar

@@ -41,7 +41,7 @@ _MESSAGES = {"send", "recv", "recv_anysource"}
 _COALESCING = {"_start_coalescing", "_end_coalescing"}
 
 # Methods of a process group in which gloo takes a tensor's memory as it lies (torch 2.13, pytorch
-# #192920), and what the reader called. In the first three channels_last does, as with NCCL.
+# #192920), and what the reader called.
 _TAKES_MEMORY = {
     "broadcast": "broadcast",
     "reduce": "reduce",
@@ -53,7 +53,7 @@ _TAKES_MEMORY = {
     **dict.fromkeys(("alltoall_base", "all_to_all_single"), "all_to_all_single"),
     **{name: name for name in _MESSAGES},
 }
-_TAKES_CHANNELS_LAST = {"broadcast", "reduce", "allreduce"}
+_TAKES_ANY_ORDER = {"broadcast", "reduce", "allreduce"}  # of dimensions, if it is the same on all ranks, as does NCCL
 
 
 @dataclass(slots=True)
@@ -308,7 +308,8 @@ def refuse_gaps(kind: type) -> None:
 def _refusing_gaps(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     def call(group: Any, *args: Any, **options: Any) -> Any:
         for tensor in _tensors(args):
-            if laid_out(tensor) is not tensor and not (name in _TAKES_CHANNELS_LAST and _is_channels_last(tensor)):
+            has_no_gaps = name in _TAKES_ANY_ORDER and torch.ops.aten.is_non_overlapping_and_dense(tensor)
+            if laid_out(tensor) is not tensor and not has_no_gaps:
                 raise ValueError(
                     f"{_TAKES_MEMORY[name]}: a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} is not "
                     "contiguous, and gloo would take its memory as if it were (NCCL refuses it, too). Give a contiguous() "
@@ -327,11 +328,6 @@ def _tensors(given: Any) -> Iterator[torch.Tensor]:
                 yield each
         elif isinstance(each, list | tuple):
             yield from _tensors(each)
-
-
-def _is_channels_last(tensor: torch.Tensor) -> bool:
-    formats = (torch.channels_last, torch.channels_last_3d)
-    return any(tensor.is_contiguous(memory_format=each) for each in formats)
 
 
 # --- collectives ----------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def test_a_reader_sees_the_table_the_picture_and_the_error_and_no_bar_of_a_run_t
         alt = picture.get_attribute("alt")
         width = picture.evaluate("e => e.naturalWidth")
     assert first.startswith("ipc")
-    assert re.search(r"2 ranks (gloo|nccl)", first) and "[~" not in first  # a measurement is a number in a style
+    assert re.search(r"2 ranks · (gloo|nccl)", first) and "[~" not in first  # a measurement is a number in a style
     assert first.count("all_reduce") == 2 and "20/20" not in first
     assert width > 500 and alt in (None, "", "Twenty rounds of two ranks.")
     assert "rank 0 raised ZeroDivisionError: division by zero" in error

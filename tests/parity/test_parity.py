@@ -71,8 +71,8 @@ def by_hand(average: Callable[[nn.Module, int], None]) -> Callable[[nn.Module, A
 
 
 def add_up(module: nn.Module, number: int) -> None:
-    for parameter in module.parameters():
-        dist.all_reduce(parameter.grad)
+    for gradient in [parameter.grad for parameter in module.parameters()]:
+        dist.all_reduce(gradient)
 
 
 def nothing(module: nn.Module, number: int) -> None:

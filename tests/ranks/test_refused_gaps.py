@@ -27,7 +27,6 @@ CALLS = {
     "reduce": lambda x, new, group: dist.reduce(x, 0),
     "all_reduce": lambda x, new, group: dist.all_reduce(x),
     "all_reduce of rows": lambda x, new, group: dist.all_reduce(torch.zeros(4, 2)[::2]),
-    "all_reduce transposed": lambda x, new, group: dist.all_reduce(torch.zeros(3, 2).T),
     "broadcast of one number, repeated": lambda x, new, group: dist.broadcast(torch.zeros(1).expand(4), 0),
     "broadcast conjugated": lambda x, new, group: dist.broadcast(torch.zeros(2, dtype=torch.complex64).conj().imag, 0),
     "scatter into": lambda x, new, group: dist.scatter(x, of(new) if dist.get_rank() == 0 else None),
