@@ -406,7 +406,6 @@ class BucketedDataParallel(torch.nn.Module):
     one that is frozen after wrapping does not move.
     (torch's DDP leaves it alone with find_unused_parameters=True, and takes one more all_reduce a
     step to know; without that it refuses the next step.)
-    A gradient is a view of a bucket, and the next backward pass overwrites it: clone what you keep.
     A forward pass that changes weights in place, as an nn.Embedding with ``max_norm`` does, changes
     them on its own rank. A mean over ranks is that of the batch where shards are of equal size (see
     :func:`average_gradients`).

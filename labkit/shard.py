@@ -82,6 +82,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     Caveats: ``step``, ``full_state_dict`` and ``add_param_group`` are collectives, so every rank
     has to call them. With more ranks than parameters some have an empty share. A frozen parameter
     has an owner too, since it may be unfrozen later. A copy or a pickle is for the same rank.
+    A hook of all optimizers (register_optimizer_step_post_hook) runs for ``local``, too.
 
     After Rajbhandari et al. 2020, ZeRO, arXiv 1910.02054: P_os.
     """

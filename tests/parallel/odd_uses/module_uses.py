@@ -6,16 +6,20 @@ import copy
 
 import torch
 import torch.nn.functional as F
-from odd_bed import BUCKETS, DATA, MODEL, batch, mse, net, tokens, use
+from odd_bed import (
+    BUCKETS,
+    DATA,
+    MODEL,
+    WRAPPED,
+    batch,
+    mse,
+    net,
+    tokens,
+    use,
+)
 from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
-
-WRAPPED = (BUCKETS, MODEL)
-
-
-def cross_entropy(logits, target):
-    return F.cross_entropy(logits, target)
 
 
 class Tied(nn.Module):
@@ -35,20 +39,20 @@ class Tied(nn.Module):
 
 @use(*DATA)
 def a_head_tied_to_the_embedding(way):
-    way.train(Tied(), data=tokens, loss=cross_entropy)
+    way.train(Tied(), data=tokens, loss=F.cross_entropy)
 
 
 @use(*DATA, ShardedModel="refused: where it is this rank's piece")
 def a_tied_head_written_by_hand(way):
-    way.train(Tied(by_hand=True), data=tokens, loss=cross_entropy)
+    way.train(Tied(by_hand=True), data=tokens, loss=F.cross_entropy)
 
 
-@use(*WRAPPED, BucketedDataParallel="refused: when the module was wrapped", ShardedModel="riddle")
+@use(*WRAPPED, BucketedDataParallel="refused: when the module was", ShardedModel="refused: 0.weight of a ShardedModel")
 def weight_norm_after_wrapping(way):
     module = net()
     model = way.wrap(module)
     parametrizations.weight_norm(module[0])
-    way.steps(model, way.optimizer(model.parameters()))
+    way.steps(model)
 
 
 @use(*WRAPPED)
@@ -59,19 +63,6 @@ def a_pruned_layer(way):
     torch.manual_seed(5)
     prune.random_unstructured(module[0], "weight", amount=0.5)
     way.train(module)
-
-
-class LoRA(nn.Linear):
-    """A linear layer with a frozen weight and a low-rank part beside it."""
-
-    def __init__(self, inputs, outputs):
-        super().__init__(inputs, outputs)
-        self.weight.requires_grad_(False)
-        self.bias.requires_grad_(False)
-        self.down, self.up = nn.Parameter(torch.randn(2, inputs)), nn.Parameter(torch.randn(outputs, 2) / 5)
-
-    def forward(self, x):
-        return super().forward(x) + x @ self.down.T @ self.up.T
 
 
 class Adapter(nn.Module):
@@ -99,52 +90,15 @@ def lora_merged_and_unmerged_in_between(way):
     way.train(module, each=evaluate)
 
 
-@use(*WRAPPED, ShardedModel="refused: cannot be copied")
-def an_averaged_model(way):
-    average = []
-
-    def update(model, step):
-        if not average:
-            average.append(torch.optim.swa_utils.AveragedModel(model))
-        average[0].update_parameters(model)
-
-    way.train(net(), after=update)
-    with torch.no_grad():
-        way.note("output of the average", average[0].eval()(way.rows(batch()[0])), "rows")
-
-
-@use(*WRAPPED, ShardedModel="refused: cannot be copied")
-def a_deepcopy_as_target_network(way):
-    module = net()
-    model = way.wrap(module)
-    target, optimizer = copy.deepcopy(model).requires_grad_(False), way.optimizer(model.parameters())
-    for step in range(3):
-        optimizer.zero_grad()
-        x = way.rows(batch(step)[0])
-        with torch.no_grad():
-            wanted = target(x) * 0.9 + 1
-        way.backward(mse(model(x), wanted))
-        way.sync()
-        way.step(optimizer)
-        if step == 1:
-            target.load_state_dict(model.state_dict())
-
-
 @use(*WRAPPED, BucketedDataParallel="refused: is a copy of a wrapper", ShardedModel="refused: cannot be copied")
 def a_deepcopy_that_trains(way):
-    model = way.wrap(net())
-    twin = copy.deepcopy(model)
-    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+    twin = copy.deepcopy(way.wrap(net()))
     x, y = way.rows(*batch())
     mse(twin(x), y).backward()
-    if hasattr(twin, "finish_gradient_synchronization"):
-        twin.finish_gradient_synchronization()
-    optimizer.step()
-    with torch.no_grad():
-        way.note("output of the copy", twin(x), "rows")
+    twin.finish_gradient_synchronization()
 
 
-@use(*DATA, ShardedModel="wrong")
+@use(*DATA)
 def weights_swapped_by_data_for_evaluation(way):
     module = net()
     model = way.wrap(module)
@@ -174,23 +128,7 @@ def parameters_from_a_vector(way):
     way.train(module, each=shrink)
 
 
-@use(*WRAPPED, ShardedModel="refused: 0.weight of a ShardedModel is this rank's")
-def weights_initialised_after_wrapping(way):
-    module = net()
-    model = way.wrap(module)
-    torch.manual_seed(3)
-    for layer in module:
-        if isinstance(layer, nn.Linear):
-            nn.init.xavier_uniform_(layer.weight)
-            nn.init.zeros_(layer.bias)
-    way.steps(model, way.optimizer(model.parameters()))
-
-
-@use(
-    *DATA,
-    BucketedDataParallel="refused: when the module was wrapped",
-    ShardedModel="refused: when the module was wrapped",
-)
+@use(*DATA, BucketedDataParallel="refused: when the module was", ShardedModel="refused: when the module was wrapped")
 def frozen_before_and_unfrozen_later(way):
     module = net()
     module[0].requires_grad_(False)
@@ -207,47 +145,27 @@ def frozen_after_two_steps_and_back(way):
 def the_turns_of_a_gan(way):
     maker, critic = way.wrap(net()), way.wrap(nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)))
     makers, critics = way.optimizer(maker.parameters()), way.optimizer(critic.parameters())
-    for step in range(3):
+    for step in range(6):
         x, y = way.rows(*batch(step))
-        critics.zero_grad()
-        critic.requires_grad_(True)
-        way.backward(critic(maker(x).detach()).mean() - critic(y).mean())
+        trains = step % 2 == 0
+        (critics if trains else makers).zero_grad()
+        critic.requires_grad_(trains)
+        way.backward(critic(maker(x).detach()).mean() - critic(y).mean() if trains else -critic(maker(x)).mean())
         way.sync()
-        way.step(critics)
-        makers.zero_grad()
-        critic.requires_grad_(False)
-        way.backward(-critic(maker(x)).mean())
-        way.sync()
-        way.step(makers)
+        way.step(critics if trains else makers)
     critic.requires_grad_(True)
 
 
-@use(BUCKETS, BucketedDataParallel="refused: are not averaged yet")
-def no_sync_around_forward_alone(way):
-    model = way.wrap(net())
-    optimizer = way.optimizer(model.parameters())
-    for step in range(3):
-        optimizer.zero_grad()
-        with way.no_sync():
-            x, y = way.rows(*batch(2 * step))
-            loss = mse(model(x), y)
-        way.backward(loss)
-        x, y = way.rows(*batch(2 * step + 1))
-        way.backward(mse(model(x), y))
-        way.sync()
-        way.step(optimizer)
-
-
-@use(*DATA, BucketedDataParallel="documented: the next backward pass overwrites it")
+@use(*DATA)
 def gradient_surgery_over_two_backward_passes(way):
     model = way.wrap(net())
     optimizer = way.optimizer(model.parameters())
     for step in range(3):
         found = []
         x, y = way.rows(*batch(step))
-        for loss in (mse, lambda output, y: output.abs().mean()):
+        for factor in (1, 2):
             optimizer.zero_grad()
-            way.backward(loss(model(x), y))
+            way.backward(mse(factor * model(x), y))
             way.sync()
             found.append([p.grad for p in model.parameters()])
         for p, first, second in zip(model.parameters(), *found, strict=True):
@@ -255,18 +173,13 @@ def gradient_surgery_over_two_backward_passes(way):
         way.step(optimizer)
 
 
-@use(*DATA, BucketedDataParallel="refused: there is no gradient to average", ShardedModel="riddle")
+@use(*DATA, BucketedDataParallel="refused: there is no gradient to", ShardedModel="refused: 0.weight of a")
 def gradients_taken_by_autograd_grad(way):
     model = way.wrap(net())
-    optimizer = way.optimizer(model.parameters())
-    for step in range(3):
-        x, y = way.rows(*batch(step))
-        loss = mse(model(x), y)
-        way.count(loss)
-        for p, gradient in zip(model.parameters(), torch.autograd.grad(loss, [*model.parameters()]), strict=True):
+    for x, y in way.loop(model):
+        gradients = torch.autograd.grad(mse(model(x), y), [*model.parameters()])
+        for p, gradient in zip(model.parameters(), gradients, strict=True):
             p.grad = gradient
-        way.sync()
-        way.step(optimizer)
 
 
 @use(*DATA, ShardedModel="refused: cannot be differentiated again")
@@ -297,53 +210,39 @@ def a_reentrant_checkpoint_around_a_shared_block(way):
     way.train(Checkpointed(reentrant=True, times=2))
 
 
-@use(*DATA, ShardedModel="refused: when the module was wrapped")
+@use(*DATA)
 def a_checkpoint_around_the_whole_wrapper(way):
     model = way.wrap(net())
     optimizer = way.optimizer(model.parameters())
     way.steps(lambda x: checkpoint(model, x, use_reentrant=False), optimizer)
 
 
-@use(*WRAPPED, ShardedModel="riddle")
+@use(*WRAPPED, ShardedModel="refused: functional_call gives 0.weight of a ShardedModel")
 def functional_call_under_no_grad(way):
     model = way.wrap(net())
     halves = {name: p.detach() / 2 for name, p in model.named_parameters()}
     with torch.no_grad():
         way.note("output of halves", torch.func.functional_call(model, halves, (way.rows(batch()[0]),)), "rows")
-    way.steps(model, way.optimizer(model.parameters()))
+    way.steps(model)
 
 
-@use(
-    BUCKETS,
-    MODEL,
-    by_shards=True,
-    BucketedDataParallel="refused: when the module was wrapped",
-    ShardedModel="refused: cannot be differentiated again",
-)
+@use(BUCKETS, MODEL, by_shards=True, ShardedModel="refused: 0.weight of a ShardedModel has its gradient from")
 def per_task_steps_of_maml(way):
-    model = way.wrap(net())
-    optimizer = way.optimizer(model.parameters())
-    for step in range(3):
-        optimizer.zero_grad()
-        for x, y in way.parts(*batch(step)):
-            named = dict(model.named_parameters())
-            inner = torch.autograd.grad(model(x).square().mean(), [*named.values()], create_graph=True)
-            fast = {name: p - 0.1 * g for (name, p), g in zip(named.items(), inner, strict=True)}
-            way.backward(mse(torch.func.functional_call(model, fast, (x,)), y))
-        way.sync()
-        way.step(optimizer)
+    def adapted(model, x, y):
+        named = dict(model.named_parameters())
+        inner = torch.autograd.grad(model(x).square().mean(), [*named.values()], create_graph=True)
+        fast = {name: p - 0.1 * g for (name, p), g in zip(named.items(), inner, strict=True)}
+        return mse(torch.func.functional_call(model, fast, (x,)), y)
+
+    way.steps(way.wrap(net()), through=adapted)
 
 
-@use(*WRAPPED, BucketedDataParallel="refused: when the module was wrapped", ShardedModel="refused: torch.func cannot")
+@use(*WRAPPED, ShardedModel="refused: torch.func cannot")
 def per_sample_gradients_by_vmap(way):
     model = way.wrap(net())
-    x, y = way.rows(*batch())
     named = {name: p.detach() for name, p in model.named_parameters()}
-
-    def loss(parameters, row, target):
-        return mse(torch.func.functional_call(model, parameters, (row[None],)), target[None])
-
-    gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(named, x, y)
+    loss = lambda p, row, y: mse(torch.func.functional_call(model, p, (row[None],)), y[None])  # noqa: E731
+    gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(named, *way.rows(*batch()))
     for gradient in gradients.values():
         way.note("gradients of rows", gradient, "rows")
 

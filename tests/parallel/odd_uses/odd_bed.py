@@ -3,8 +3,7 @@
 A use is a function of a *way*, by which it builds, trains and notes: the same lines run plainly,
 where a way gives back what it was given, and under the lab's wrapper. What it notes (losses,
 gradients before each step, parameters at the end) is compared, and so each use under each way has
-one class: right, refused (by a sentence of the lab's own), riddle (any other error), wrong, hang,
-crash.
+one class: right, refused (by a sentence of the lab's own), riddle (any other error), wrong, hang.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from labkit.pipe import Pipe, ScheduledPipeline
 from labkit.shard import ColumnParallelLinear, RowParallelLinear, ShardedModel, ShardedOptimizer
 
 HAND, BUCKETS, OPTIMIZER, MODEL = "average_gradients", "BucketedDataParallel", "ShardedOptimizer", "ShardedModel"
-TENSOR, PIPE, SCHEDULED = "parallel linear layers", "Pipe", "ScheduledPipeline"
-DATA = (HAND, BUCKETS, OPTIMIZER, MODEL)
+TENSOR, PIPE, SCHEDULED = "ColumnParallelLinear", "Pipe", "ScheduledPipeline"
+DATA, WRAPPED, SHARES = (HAND, BUCKETS, OPTIMIZER, MODEL), (BUCKETS, MODEL), (OPTIMIZER, MODEL)
 WRAPPERS: dict[str, tuple[Any, ...]] = {
     HAND: (average_gradients,),
     BUCKETS: (BucketedDataParallel,),
@@ -46,45 +45,71 @@ WRAPPERS: dict[str, tuple[Any, ...]] = {
 mse = nn.functional.mse_loss
 
 
-# --- the table ------------------------------------------------------------------------------------
-
-
 class Use(NamedTuple):
-    """A use: its ``function`` of a way, and what is expected of it under each way.
-
-    ``expected`` is "right", "refused: …" with a part of the sentence, or "documented: …" with the
-    wrapper's own words. ``by_shards``: the plain run takes the two ranks' rows in turn.
-    """
+    """A use, and what is expected of it under each way: "right", "refused: …" with a part of the
+    sentence, "documented: …" with the wrapper's own words. ``by_shards``: the plain run takes the
+    two ranks' rows in turn."""
 
     function: Callable[[Any], None]
     expected: dict[str, str]
-    by_shards: bool
-    tolerance: float
-
-    @property
-    def name(self) -> str:
-        return self.function.__name__
+    by_shards: bool = False
+    tolerance: float = 1e-8
 
 
 USES: dict[str, Use] = {}
 
 
 def use(*ways: str, by_shards: bool = False, tolerance: float = 1e-8, **differently: str) -> Callable[..., Any]:
-    """Enter a function into the table, under these ``ways``: right, or what ``differently`` says by
-    the way's name."""
+    """Enter a function into the table: right under these ``ways``, but for ``differently``."""
 
     def enter(function: Callable[[Any], None]) -> Callable[[Any], None]:
-        names = {each.replace(" ", "_"): each for each in ways}
-        assert {*differently} <= {*names}, f"{function.__name__}: {differently} is not among {names}"
-        assert function.__name__ not in USES, function.__name__
-        expected = {way: differently.get(name, "right") for name, way in names.items()}
+        assert {*differently} <= {*ways} and function.__name__ not in USES, function.__name__
+        expected = dict.fromkeys(ways, "right") | differently
         USES[function.__name__] = Use(function, expected, by_shards, tolerance)
         return function
 
     return enter
 
 
-# --- ways: plain, and under a wrapper -------------------------------------------------------------
+class Do(nn.Module):
+    """Calls ``function(self, *inputs)``; ``layers`` are its own."""
+
+    def __init__(self, function, **layers):
+        super().__init__()
+        self.function = function
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
+
+
+def batch(step: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return eight rows of four numbers, and two targets each, the same wherever it is called."""
+    generator = torch.Generator().manual_seed(100 + step)
+    return torch.randn(8, 4, generator=generator), torch.randn(8, 2, generator=generator)
+
+
+def tokens(step: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return eight rows of five token ids below 9, and one target each."""
+    generator = torch.Generator().manual_seed(200 + step)
+    return torch.randint(9, (8, 5), generator=generator), torch.randint(9, (8,), generator=generator)
+
+
+def padded(step: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return token ids and the next ones, of which each row has another number."""
+    ids, target = tokens(step)[0], tokens(step)[0].roll(1, 1)
+    for row in range(8):
+        target[row, 1 + row // 2 :] = -100
+    return ids, target
+
+
+def by_token(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=-100)
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
 
 
 class Note(NamedTuple):
@@ -97,32 +122,41 @@ class Note(NamedTuple):
 
 
 class Plain:
-    """One process, no wrapper."""
+    """One process, no wrapper: the base of the other ways."""
 
     name = "plain"
-    scale = 1.0
+    own_seeds = False
+    has_last = True
 
     def __init__(self, n_parts: int = 1):
-        self.n_parts, self.scale = n_parts, 1 / n_parts
+        self.n_parts = n_parts
         self.notes: list[Note] = []
         self.modules: list[nn.Module] = []
-        self._loss: torch.Tensor | None = None
+        self.models: list[Any] = []
+        self.own: list[nn.Module] = []
+        self._loss: Any = None
 
-    # building
-    def wrap(self, module: nn.Module, **options: Any) -> Any:
-        self.modules.append(module)
+    def make(self, module: nn.Module, **options: Any) -> Any:
         return module
 
+    def wrap(self, module: nn.Module, **options: Any) -> Any:
+        self.modules.append(module)
+        self.models.append(self.make(module, **options))
+        return self.models[-1]
+
+    def forget(self) -> None:
+        """Hold no module and no wrapper any longer."""
+        self.modules.clear()
+        self.models.clear()
+
     def optimizer(self, params: Any, kind: type = torch.optim.SGD, **options: Any) -> Any:
-        options = options or {"lr": 0.1, "momentum": 0.9}
-        return kind(params, **options)
+        return kind(params, **(options or {"lr": 0.1, "momentum": 0.9}))
 
     def column(self, linear: nn.Module) -> Any:
         return linear
 
     row = column
 
-    # training
     def parts(self, *tensors: torch.Tensor) -> list[Any]:
         """Return the parts of a batch that this process computes in turn."""
         return [*zip(*(tensor.tensor_split(self.n_parts) for tensor in tensors), strict=True)]
@@ -133,142 +167,106 @@ class Plain:
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         self.count(loss)
-        (loss * self.scale).backward(**options)
+        (loss / self.n_parts).backward(**options)
 
-    def count(self, loss: torch.Tensor) -> None:
-        self._loss = loss.detach() * self.scale + (0 if self._loss is None else self._loss)
+    def count(self, loss: torch.Tensor | None) -> None:
+        if loss is not None:
+            self._loss = loss.detach() / self.n_parts + (0 if self._loss is None else self._loss)
 
     def sync(self) -> None:
         pass
 
-    @contextlib.contextmanager
-    def no_sync(self) -> Iterator[None]:
-        yield
-
-    def clip(self, max_norm: float) -> None:
-        """Clip as a wrapper's docstring says."""
-        self.note("norm", nn.utils.clip_grad_norm_([p for m in self.modules for p in m.parameters()], max_norm))
+    def no_sync(self) -> Any:
+        return contextlib.nullcontext()
 
     def step(self, optimizer: Any, *arguments: Any) -> None:
         self.note("loss", self._loss, "mean")
         self._loss = None
-        self.note_gradients()
+        self.note_all("gradient", self.gradients)
         optimizer.step(*arguments)
 
-    # noting
-    def note(self, name: str, value: torch.Tensor | float | None, kind: str = "same") -> None:
-        kept = None if value is None else torch.as_tensor(value).detach().clone()
-        self.notes.append(Note(kind, name, kept))
+    def note(self, name: str, value: Any, kind: str = "same") -> None:
+        self.notes.append(Note(kind, name, None if value is None else torch.as_tensor(value).detach().clone()))
+
+    def note_all(self, what: str, named: Any) -> None:
+        for number, module in enumerate(self.modules):
+            for name, value in named(module).items():
+                self.note(f"{what} {number}.{name}", value)
 
     def note_gradients(self) -> None:
-        for number, module in enumerate(self.modules):
-            for name, gradient in self.gradients(module).items():
-                self.note(f"gradient of {number}.{name}", gradient)
-
-    def end(self) -> None:
-        for number, module in enumerate(self.modules):
-            for name, parameter in self.parameters(module).items():
-                self.note(f"parameter {number}.{name}", parameter)
+        self.note_all("gradient", self.gradients)
 
     def gradients(self, module: nn.Module) -> dict[str, torch.Tensor]:
-        named = module.named_parameters()
-        return {name: torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for name, p in named}
+        return {n: torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for n, p in module.named_parameters()}
 
     def parameters(self, module: nn.Module) -> dict[str, torch.Tensor]:
         return dict(module.named_parameters())
 
-    # what most uses do
-    def train(
-        self, module: nn.Module, optimizer: Any = None, each: Any = None, after: Any = None, **options: Any
-    ) -> Any:
-        """Wrap ``module`` and train it for three steps; ``each(model, step)`` comes before a
-        step's forward, ``after(model, step)`` after its synchronisation."""
+    def train(self, module: nn.Module, optimizer: Any = None, **options: Any) -> Any:
+        """Wrap ``module`` and train it for three steps."""
         model = self.wrap(module)
-        kind, settings = optimizer or (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})
-        self.steps(model, self.optimizer(model.parameters(), kind, **settings), each, after, **options)
+        kind, settings = optimizer or (torch.optim.SGD, {})
+        self.steps(model, self.optimizer(model.parameters(), kind, **settings), **options)
         return model
 
     def steps(
-        self,
-        model: Any,
-        optimizer: Any,
-        each: Any = None,
-        after: Any = None,
-        n: int = 3,
-        data: Any = None,
-        loss: Any = mse,
+        self, model: Any, optimizer: Any = None, each=None, after=None, n=3, data=batch, loss=mse, through=None
     ) -> None:
+        """Train: ``each(model, step)`` comes before a step's forward, ``after`` after its
+        synchronisation; ``through(model, x, y)`` may compute the loss."""
+        optimizer = optimizer or self.optimizer(model.parameters())
+        through = through or (lambda model, x, y: loss(model(x), y))
         for step in range(n):
             if each:
                 each(model, step)
             optimizer.zero_grad()
-            for x, y in self.parts(*(data or batch)(step)):
-                self.backward(loss(model(x), y))
+            for x, y in self.parts(*data(step)):
+                self.backward(through(model, x, y))
             self.sync()
             if after:
                 after(model, step)
             self.step(optimizer)
 
-    def loop(self, model: Any) -> Iterator[Any]:
+    def loop(self, model: Any, optimizer: Any = None) -> Iterator[Any]:
         """Yield this rank's rows of three batches; after each, synchronise and step."""
-        optimizer = self.optimizer(model.parameters())
+        optimizer = optimizer or self.optimizer(model.parameters())
         for step in range(3):
             optimizer.zero_grad()
             yield self.rows(*batch(step))
             self.sync()
             self.step(optimizer)
 
-    # pipelines of ranks
-    has_last = True
-    own: list[nn.Module]
-
-    def pipeline(self, stages: Sequence[nn.Module], schedule: Any, loss: Any, again: bool = False) -> Any:
+    def pipeline(self, stages: Sequence[nn.Module], schedule: Any, loss: Any) -> Any:
         """Return what has a step: here, the whole batch through all stages."""
-        if not again:
-            self.modules = self.own = [*stages]
-        return _WholeStep([*stages], loss, any(op.kind != "F" for op in schedule.ops[0]))
+        self.modules = self.own = [*stages]
+        return _WholeStep(nn.Sequential(*stages), loss)
 
-    def own_optimizer(self, kind: Any = None) -> torch.optim.Optimizer:
+    def own_optimizer(self) -> torch.optim.Optimizer:
         """Return an optimizer of this rank's stages."""
-        kind, options = kind or (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})
-        own = [*dict.fromkeys(p for m in self.own for p in m.parameters())]
-        return kind(own or [nn.Parameter(torch.zeros(0))], **options)
-
-    def count_last(self, loss: torch.Tensor | None) -> None:
-        """Count the loss that the rank of the last stage has."""
-        if loss is not None:
-            self.count(loss)
+        own = dict.fromkeys(p for m in self.own for p in m.parameters())
+        return torch.optim.SGD([*own], lr=0.1, momentum=0.9)
 
 
-class _WholeStep:
+class _WholeStep(NamedTuple):
     """What a pipeline's step does, in one process."""
 
-    def __init__(self, stages: list[nn.Module], loss: Any, trains: bool):
-        self.stages, self.loss, self.trains = stages, loss, trains
+    model: nn.Module
+    loss: Any
 
     def step(self, x: Any, target: Any) -> torch.Tensor:
-        with torch.set_grad_enabled(self.trains):
-            loss = self.loss(nn.Sequential(*self.stages)(x), target)
-            if self.trains:
-                loss.sum().backward()
+        loss = self.loss(self.model(x), target)
+        loss.sum().backward()
         return loss.detach().sum()
 
 
-class Ranked(Plain):
-    """This rank of several: its rows of a batch."""
-
-    seeds = "alike"
+class Hand(Plain):
+    name = HAND
 
     def parts(self, *tensors: torch.Tensor) -> list[Any]:
         return [tuple(tensor.tensor_split(dist.get_world_size())[dist.get_rank()] for tensor in tensors)]
 
     def rows(self, *tensors: torch.Tensor) -> Any:
-        mine = self.parts(*tensors)[0]
-        return mine[0] if len(mine) == 1 else mine
-
-
-class Hand(Ranked):
-    name = HAND
+        return super().rows(*self.parts(*tensors)[0])
 
     def sync(self) -> None:
         for module in self.modules:
@@ -282,17 +280,11 @@ class ZeroOne(Hand):
         return ShardedOptimizer(params, kind, **(options or {"lr": 0.1, "momentum": 0.9}))
 
 
-class Buckets(Ranked):
-    name, seeds = BUCKETS, "rank 0's"
+class Buckets(Hand):
+    name, own_seeds = BUCKETS, True
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.models: list[Any] = []
-
-    def wrap(self, module: nn.Module, **options: Any) -> Any:
-        self.modules.append(module)
-        self.models.append(BucketedDataParallel(module, bucket_cap_mb=1e-4))
-        return self.models[-1]
+    def make(self, module: nn.Module, **options: Any) -> Any:
+        return BucketedDataParallel(module, bucket_cap_mb=1e-4)
 
     def sync(self) -> None:
         """Wait for all models that have had a backward pass; for the first where none has."""
@@ -303,32 +295,18 @@ class Buckets(Ranked):
     def has_run(self, model: Any) -> bool:
         return model._has_ready_gradients()
 
-    @contextlib.contextmanager
-    def no_sync(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            for model in self.models:
-                stack.enter_context(model.no_sync())
-            yield
+    def no_sync(self) -> Any:
+        return self.models[0].no_sync()
 
 
 class Sharded(Buckets):
     name = MODEL
 
-    def wrap(self, module: nn.Module, **options: Any) -> Any:
-        self.modules.append(module)
-        self.models.append(ShardedModel(module, **options))
-        return self.models[-1]
+    def make(self, module: nn.Module, **options: Any) -> Any:
+        return ShardedModel(module, **options)
 
     def has_run(self, model: Any) -> bool:
         return model._backward_ran
-
-    @contextlib.contextmanager
-    def no_sync(self) -> Iterator[None]:
-        yield
-        self.sync()
-
-    def clip(self, max_norm: float) -> None:
-        self.note("norm", self.models[0].clip_grad_norm_(max_norm))
 
     def gradients(self, module: nn.Module) -> dict[str, torch.Tensor]:
         whole = super().gradients(module)
@@ -344,17 +322,10 @@ class Sharded(Buckets):
         return self.models[self.modules.index(module)].full_parameters()
 
 
-class Tensor(Ranked):
+class Tensor(Plain):
     """Column and row layers: a rank's parts are put together again."""
 
     name = TENSOR
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers: list[Any] = []
-
-    def parts(self, *tensors: torch.Tensor) -> list[Any]:
-        return [tensors]
 
     def column(self, linear: nn.Module) -> Any:
         return ColumnParallelLinear(linear)
@@ -364,9 +335,8 @@ class Tensor(Ranked):
 
     def _whole(self, module: nn.Module, name: str, part: torch.Tensor) -> torch.Tensor:
         owner, _, own = name.rpartition(".")
-        layer = module.get_submodule(owner)
-        column, row = isinstance(layer, ColumnParallelLinear), isinstance(layer, RowParallelLinear)
-        if not column and not (row and own == "weight"):
+        column = isinstance(layer := module.get_submodule(owner), ColumnParallelLinear)
+        if not column and not (isinstance(layer, RowParallelLinear) and own == "weight"):
             return part
         every: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(every, part.detach())
@@ -384,9 +354,8 @@ class Threads(Plain):
 
     name = PIPE
 
-    def wrap(self, module: nn.Module, split_size: int = 3, **options: Any) -> Any:
-        self.modules.append(module)
-        return Pipe(module, split_size)
+    def make(self, module: nn.Module, **options: Any) -> Any:
+        return Pipe(module, 3)
 
 
 class Scheduled(Plain):
@@ -394,55 +363,23 @@ class Scheduled(Plain):
 
     name = SCHEDULED
 
-    def pipeline(self, stages: Sequence[nn.Module], schedule: Any, loss: Any, again: bool = False) -> Any:
+    def pipeline(self, stages: Sequence[nn.Module], schedule: Any, loss: Any) -> Any:
         numbers = sorted({op.stage for op in schedule.ops[dist.get_rank()]})
-        own = [stages[number] for number in numbers]
         self.has_last = schedule.n_stages - 1 in numbers
-        if not again:
-            self.modules, self.own = [*stages], own
-        return ScheduledPipeline(own, schedule, loss if self.has_last else None)
+        self.modules, self.own = [*stages], [stages[number] for number in numbers]
+        return ScheduledPipeline(self.own, schedule, loss if self.has_last else None)
 
-    def step(self, optimizer: Any, *arguments: Any) -> None:
-        self.note("loss", self._loss, "owned")
-        self._loss = None
-        self.note_gradients()
-        optimizer.step(*arguments)
+    def note(self, name: str, value: Any, kind: str = "owned") -> None:
+        super().note(name, value, "owned")
 
-    def note_gradients(self) -> None:
-        self._note_owned("gradient of", self.gradients)
-
-    def end(self) -> None:
-        self._note_owned("parameter", self.parameters)
-
-    def _note_owned(self, what: str, named: Any) -> None:
+    def note_all(self, what: str, named: Any) -> None:
         for number, module in enumerate(self.modules):
             owned = any(module is each for each in self.own)
             for name, value in named(module).items():
-                self.note(f"{what} {number}.{name}", value if owned else None, "owned")
+                self.note(f"{what} {number}.{name}", value if owned else None)
 
 
-PLAIN_WAYS: dict[str, Any] = {
-    SCHEDULED: Scheduled, HAND: Hand, BUCKETS: Buckets, OPTIMIZER: ZeroOne, MODEL: Sharded, TENSOR: Tensor, PIPE: Threads,
-}  # fmt: skip
-
-
-def batch(step: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return eight rows of four numbers, and two targets each, the same wherever it is called."""
-    generator = torch.Generator().manual_seed(100 + step)
-    return torch.randn(8, 4, generator=generator), torch.randn(8, 2, generator=generator)
-
-
-def tokens(step: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return eight rows of five token ids below 9, and one target each."""
-    generator = torch.Generator().manual_seed(200 + step)
-    return torch.randint(9, (8, 5), generator=generator), torch.randint(9, (8,), generator=generator)
-
-
-def net() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
-
-
-# --- running one ----------------------------------------------------------------------------------
+WAYS: dict[str, Any] = {way.name: way for way in (Hand, ZeroOne, Buckets, Sharded, Tensor, Threads, Scheduled)}
 
 
 class Outcome(NamedTuple):
@@ -452,127 +389,76 @@ class Outcome(NamedTuple):
     words: str
 
 
-@contextlib.contextmanager
-def _alike(seed: int = 0) -> Iterator[None]:
-    """Float64 and a seed in the block; afterwards as before."""
+def _notes(use: Use, way: Any, seed: int = 0) -> list[Note]:
+    """Run a use in float64, by this seed; leave all else as it was."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            yield
+            use.function(way)
+            way.note_all("parameter", way.parameters)
         finally:
             torch.set_default_dtype(before)
+    return way.notes
 
 
 @functools.cache
 def plainly(name: str) -> list[Note]:
-    """Return the notes of a use in this process."""
-    entry = USES[name]
-    way = Plain(2 if entry.by_shards else 1)
-    with _alike():
-        entry.function(way)
-        way.end()
-    return way.notes
+    return _notes(USES[name], Plain(2 if USES[name].by_shards else 1))
 
 
-def in_rank(function: Callable[[Any], None], way_name: str, folder: str) -> Any:
+def in_rank(use: Use, way_name: str, folder: str) -> Any:
     """Run a use in a rank. Return its notes, or what it raised, which ``folder`` gets too."""
-    way = PLAIN_WAYS[way_name]()
-    seed = dist.get_rank() if getattr(way, "seeds", "alike") != "alike" else 0
+    way = WAYS[way_name]()
     try:
-        with _alike(seed):
-            function(way)
-            way.end()
+        return [*_notes(use, way, dist.get_rank() if way.own_seeds else 0)]
     except BaseException as error:
-        told = _error(error)
+        told = _told(error)
         Path(folder, f"{dist.get_rank()}.json").write_text(json.dumps(told))
         return told
     finally:
         gc.collect()
-    return [note._replace(value=None if note.value is None else note.value.clone()) for note in way.notes]
 
 
-def _error(error: BaseException) -> dict[str, str]:
+def _told(error: BaseException) -> Outcome:
     """Return what a rank raised: refused where a raise of the lab's made it, else a riddle."""
-    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-    *_, last = _tracebacks(error.__traceback__)
-    code = frame.f_code
-    raised = code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
-    own = (raised and "/labkit/" in code.co_filename) or "once_differentiable" in str(error)
-    refused = own and isinstance(error, RuntimeError | ValueError | TypeError)
-    where = f"{Path(code.co_filename).name}:{line}"
-    words = f"{type(error).__name__}: {str(error).strip()[:400]} [{where}]"
-    return {"kind": "refused" if refused else "riddle", "words": words}
-
-
-def _tracebacks(tb: Any) -> Iterator[Any]:
-    while tb:
-        yield tb
-        tb = tb.tb_next
-
-
-def outcome(ranks: Any, name: str, way: str) -> Outcome:
-    """Run a use under a way on ``ranks``, which may be of no more use afterwards."""
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            values = ranks.run(in_rank, USES[name].function, way, folder).values
-        except (LaunchTimeout, RankError) as error:
-            early = [json.loads(path.read_text()) for path in sorted(Path(folder).iterdir())]
-            early.sort(key=lambda each: "Connection" in each["words"])  # of the other's end
-            if early:
-                return Outcome(early[0]["kind"], early[0]["words"] + " (the other rank waited)")
-            kind = "hang" if isinstance(error, LaunchTimeout) else "crash"
-            return Outcome(kind, str(error).splitlines()[0])
-    told = [value for value in values if isinstance(value, dict)]
-    if told:
-        told.sort(key=lambda each: ("Connection" in each["words"], each["kind"] == "refused"))
-        worst = told[0]
-        alone = "" if len(told) == len(values) else " (on one rank alone)"
-        return Outcome(worst["kind"], worst["words"] + alone)
-    return compared(values, plainly(name), USES[name].tolerance)
+    last = error.__traceback__
+    while last and last.tb_next:
+        last = last.tb_next
+    code = last.tb_frame.f_code
+    raised = code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"] and "/labkit/" in code.co_filename
+    refused = raised and isinstance(error, RuntimeError | ValueError | TypeError)
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    words = f"{type(error).__name__}: {str(error).strip()[:400]} [{where.filename.split('/')[-1]}:{where.lineno}]"
+    return Outcome("refused" if refused else "riddle", words)
 
 
 def compared(ranks: Sequence[list[Note]], plain: list[Note], tolerance: float) -> Outcome:
     """Compare what ranks have noted with what one process has."""
     if any(len(notes) != len(plain) for notes in ranks):
         return Outcome("wrong", f"{[len(notes) for notes in ranks]} notes, expected {len(plain)}")
-    for number, expected in enumerate(plain):
-        found: list[Any] = [notes[number].value for notes in ranks]
-        if ranks[0][number].kind == "owned" and expected.value is not None:
-            found = [value for value in found if value is not None]
-        if expected.value is None or any(value is None for value in found):
-            if any(value is not expected.value for value in found):
-                return Outcome("wrong", f"{expected.name} is {found}, expected {expected.value}")
+    for number, (kind, name, expected) in enumerate(plain):
+        values: list[Any] = [notes[number].value for notes in ranks]
+        if ranks[0][number].kind == "owned":
+            values = [value for value in values if value is not None]
+        if expected is None or any(value is None for value in values):
+            if any(value is not expected for value in values):
+                return Outcome("wrong", f"{name} is {values}, expected {expected}")
             continue
-        values = found
-        if expected.kind == "mean":
+        if kind == "mean":
             values = [sum(values) / len(values)]
-        elif expected.kind == "rows":
+        elif kind == "rows":
             values = [torch.cat(values)]
         for rank, value in enumerate(values):
-            if value.shape != expected.value.shape:
-                return Outcome("wrong", f"{expected.name} has shape {tuple(value.shape)} on rank {rank}")
-            if value.numel() and not _close(value, expected.value, tolerance):
-                off = (value.to(expected.value.dtype) - expected.value).abs().max().item()
-                apart = "" if len(values) == 1 else f", ranks {_apart(values):.2g} apart"
-                return Outcome("wrong", f"{expected.name} off by {off:.2g} on rank {rank}{apart} (note {number})")
+            if value.shape != expected.shape:
+                return Outcome("wrong", f"{name} has shape {tuple(value.shape)} on rank {rank}")
+            off = (value.to(expected.dtype) - expected).abs().max().item() if value.numel() else 0.0
+            if not off <= tolerance * max(expected.abs().max().item() if value.numel() else 0.0, 1e-3):
+                apart = max((each - values[0]).abs().max().item() for each in values)
+                return Outcome("wrong", f"{name} off by {off:.2g} on rank {rank}, ranks {apart:.2g} apart")
     return Outcome("right", "")
-
-
-def _close(value: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
-    value = value.to(expected.dtype)
-    if not (expected.is_floating_point() or expected.is_complex()):
-        return torch.equal(value, expected)
-    largest = (
-        expected.abs().nan_to_num(0, 0, 0).max().item() if not expected.is_complex() else expected.abs().max().item()
-    )
-    return torch.allclose(value, expected, rtol=tolerance, atol=tolerance * max(largest, 1e-3), equal_nan=True)
-
-
-def _apart(values: Sequence[torch.Tensor]) -> float:
-    return max((value - values[0]).abs().max().item() for value in values)
 
 
 def _all_there() -> float:
@@ -584,15 +470,24 @@ def _all_there() -> float:
 class Bed:
     """Two ranks that stay warm from use to use, until one leaves them waiting for each other."""
 
-    def __init__(self, timeout_s: float = 120) -> None:
+    def __init__(self, timeout_s: float = 60) -> None:
         self._timeout_s, self._ranks = timeout_s, None
 
     def outcome(self, name: str, way: str) -> Outcome:
         self._ranks = self._ranks or workers(2, backend="gloo", timeout_s=self._timeout_s, threads=1)
-        found = outcome(self._ranks, name, way)
-        if found.kind not in ("right", "wrong") and not self._can_go_on():
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                values = self._ranks.run(in_rank, USES[name], way, folder).values
+            except (LaunchTimeout, RankError) as error:
+                self.close()
+                values = [Outcome(*json.loads(path.read_text())) for path in Path(folder).iterdir()]
+                values = values or [Outcome("hang", str(error).splitlines()[0])]
+        told = [value for value in values if isinstance(value, Outcome)]
+        if not told:
+            return compared(values, plainly(name), USES[name].tolerance)
+        if self._ranks and not self._can_go_on():
             self.close()
-        return found
+        return min(told, key=lambda each: ("Connection" in each.words, each.kind == "refused"))
 
     def _can_go_on(self) -> bool:
         """Whether the ranks are there, and no message of theirs is still on its way."""
@@ -605,9 +500,3 @@ class Bed:
         if self._ranks:
             self._ranks.close()
         self._ranks = None
-
-    def __enter__(self) -> Bed:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -5,25 +5,18 @@ from __future__ import annotations
 import contextvars
 
 import torch
-from odd_bed import PIPE, batch, mse, use
+from odd_bed import (
+    PIPE,
+    Do,
+    batch,
+    mse,
+    use,
+)
 from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from labkit.parallel.placement import WithDevice
-
-
-class Do(nn.Module):
-    """Calls ``function(self, x)``; ``layers`` are its own."""
-
-    def __init__(self, function, **layers):
-        super().__init__()
-        self.function = function
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-
-    def forward(self, x):
-        return self.function(self, x)
 
 
 def stages(*modules):
@@ -54,14 +47,6 @@ def torch_func_grad_through_a_pipe(way):
     way.note("gradient", torch.func.grad(lambda x: mse(pipe(x), y))(x))
 
 
-@use(PIPE, Pipe="refused: a Pipe was called inside torch.func (grad,")
-def vmap_over_a_pipe(way):
-    pipe = way.wrap(three())
-    x = batch()[0].view(2, 4, 4)
-    with torch.no_grad():
-        way.note("output", torch.func.vmap(pipe)(x))
-
-
 @use(PIPE, Pipe="documented: has that graph run once for each of them")
 def functional_call_with_a_graph_of_its_own(way):
     """Parameters computed from others: a hypernetwork."""
@@ -82,13 +67,8 @@ def a_compiled_pipe(way):
 @use(PIPE, Pipe="refused: batch_first")
 def an_encoder_layer_with_time_first(way):
     layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0)
-    way.train(
-        stages(
-            Do(lambda m, x: x[:, None].expand(8 if len(x) == 8 else len(x), 3, 4)),
-            layer,
-            Do(lambda m, x: m.last(x.mean(1)), last=nn.Linear(4, 2)),
-        )
-    )
+    first, last = Do(lambda m, x: x[:, None].expand(-1, 3, 4)), Do(lambda m, x: m.last(x.mean(1)), last=nn.Linear(4, 2))
+    way.train(stages(first, layer, last))
 
 
 @use(PIPE, Pipe="documented: torch.utils.checkpoint needs ``use_reentrant=False`` in a stage")

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from odd_bed import TENSOR, batch, mse, use
+from odd_bed import (
+    TENSOR,
+    batch,
+    mse,
+    use,
+)
 from torch import nn
 
 
@@ -24,14 +29,10 @@ class Block(nn.Module):
         return self.row(F.gelu(self.column(self.before(x))))
 
 
-def train(way, block, **options):
-    way.train(block, **options)
-
-
 @use(TENSOR)
 def frozen_layers_of_lora(way):
     first, second = nn.Linear(4, 6).requires_grad_(False), nn.Linear(6, 2).requires_grad_(False)
-    train(way, Block(way, first, second), optimizer=(torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.1}))
+    way.train(Block(way, first, second), optimizer=(torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.1}))
 
 
 class Scaled(nn.Linear):
@@ -49,31 +50,31 @@ class Renamed(nn.Linear):
     """A subclass without a forward of its own."""
 
 
-@use(TENSOR, parallel_linear_layers="refused: expected an nn.Linear")
+@use(TENSOR, ColumnParallelLinear="refused: expected an nn.Linear")
 def a_subclass_with_a_forward_of_its_own(way):
-    train(way, Block(way, Scaled(4, 6), Scaled(6, 2)))
+    way.train(Block(way, Scaled(4, 6), Scaled(6, 2)))
 
 
 @use(TENSOR)
 def a_subclass_that_adds_nothing(way):
-    train(way, Block(way, Renamed(4, 6), Renamed(6, 2)))
+    way.train(Block(way, Renamed(4, 6), Renamed(6, 2)))
 
 
-@use(TENSOR, parallel_linear_layers="refused: expected an nn.Linear")
+@use(TENSOR, ColumnParallelLinear="refused: expected an nn.Linear")
 def a_layer_with_hooks(way):
     first = nn.Linear(4, 6)
     first.register_forward_hook(lambda m, inputs, output: output * 2)
-    train(way, Block(way, first))
+    way.train(Block(way, first))
 
 
-@use(TENSOR, parallel_linear_layers="documented: a parameter that is used between the two layers")
+@use(TENSOR, ColumnParallelLinear="documented: a parameter that is used between the two layers")
 def a_parameter_between_column_and_row(way):
     block = Block(way, function=lambda m, x: m.row((m.column(m.before(x)) * m.scale).tanh()))
     block.scale = nn.Parameter(torch.tensor(1.5))
-    train(way, block)
+    way.train(block)
 
 
-@use(TENSOR, parallel_linear_layers="refused: create_graph=True cannot differentiate through")
+@use(TENSOR, ColumnParallelLinear="refused: create_graph=True cannot differentiate through")
 def a_gradient_penalty_through_both(way):
     block = way.wrap(Block(way))
     for x, y in way.loop(block):
@@ -83,7 +84,7 @@ def a_gradient_penalty_through_both(way):
         way.backward(mse(output, y) + slope.square().sum(1).mean())
 
 
-@use(TENSOR, parallel_linear_layers="refused: torch.func cannot")
+@use(TENSOR, ColumnParallelLinear="refused: torch.func cannot")
 def a_jacobian_by_torch_func(way):
     block = way.wrap(Block(way))
     way.note("jacobian", torch.func.jacrev(block)(way.rows(batch()[0])[0]))
@@ -103,32 +104,27 @@ def both_under_autocast(way):
     way.note_gradients()
 
 
-@use(TENSOR, parallel_linear_layers="riddle")
+@use(TENSOR)
 def both_compiled(way):
     block = way.wrap(Block(way))
     way.steps(torch.compile(block, backend="aot_eager"), way.optimizer(block.parameters()))
 
 
-@use(TENSOR, parallel_linear_layers="documented: a norm of them")
+@use(TENSOR, ColumnParallelLinear="documented: a norm of them")
 def clipped_by_torch(way):
-    train(way, Block(way), after=lambda m, step: way.note("norm", nn.utils.clip_grad_norm_(m.parameters(), 0.05)))
+    way.train(Block(way), after=lambda m, step: way.note("norm", nn.utils.clip_grad_norm_(m.parameters(), 0.05)))
 
 
-@use(TENSOR, parallel_linear_layers="documented: are new ones")
+@use(TENSOR, ColumnParallelLinear="documented: are new ones")
 def a_head_tied_to_an_embedding(way):
-    embedding, head = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
-    head.weight = embedding.weight
-    block = Block(
-        way,
-        second=nn.Linear(9, 2),
-        first=head,
-        function=lambda m, x: m.row(m.column(m.embedding(x.abs().long().clamp(0, 8)).mean(1))),
-    )
-    block.embedding = embedding
-    train(way, block)
+    head = nn.Linear(4, 6, bias=False)
+    block = Block(way, head, function=lambda m, x: m.row(m.column(m.embedding(x.abs().long().clamp(0, 5)).mean(1))))
+    block.embedding = nn.Embedding.from_pretrained(head.weight, freeze=False)
+    block.embedding.weight = head.weight
+    way.train(block)
 
 
-@use(TENSOR, parallel_linear_layers="riddle")
+@use(TENSOR, ColumnParallelLinear="refused: x is (8, 6), and this rank's part of the weight")
 def a_row_layer_of_a_whole_input(way):
     """The row layer is given all inputs: no column layer stands before it."""
     block = way.wrap(Block(way, function=lambda m, x: m.row(m.whole(m.before(x)).tanh())))
