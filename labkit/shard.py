@@ -23,6 +23,7 @@ from labkit.parallel.shard import (
     Broadcast,
     CollectiveFunction,
     Form,
+    check_input,
     check_linear,
     check_optimizer_class,
     check_same_parameters,
@@ -234,11 +235,12 @@ class ShardedModel(InPieces):
     Gradients add up, as ever, until they are set to None or zero.
 
     Raises ValueError where ranks have different models, for a model without a layer to shard, for
-    one that is in a wrapper already, and where layers outside need a unit's parameters; TypeError
-    for a ``shard`` that is not a class. ``forward`` raises RuntimeError on every rank where a layer
-    was replaced or unfrozen since then, where a parameter is used outside its own layer, as in a
-    tied head by hand, and where ranks have used different layers of one size; that last it learns
-    by an all_reduce of 16 bytes. So do copies, second derivatives, and torch's clip_grad_norm_.
+    one that is in a wrapper already, for parameters that overlap in memory, and where layers outside
+    need a unit's parameters; TypeError for a ``shard`` that is not a class. ``forward`` raises
+    RuntimeError on every rank where a layer was replaced or unfrozen since then, where a parameter
+    is used outside its own layer, as in a tied head by hand, and where ranks have used different
+    layers of one size; that last it learns by an all_reduce of 16 bytes. So do copies, second
+    derivatives, torch.autograd.grad, plain states to load, and torch's clip_grad_norm_.
 
     Caveats:
 
@@ -248,9 +250,10 @@ class ShardedModel(InPieces):
       SGD and AdamW. Those that look at a matrix or at all parameters together, such as Muon,
       Shampoo, Adafactor, LARS and LBFGS, need whole ones: a :class:`ShardedOptimizer`.
     - Outside the forward pass a parameter is a piece, in ``shape`` and ``numel()``; ``dim()`` is
-      that of the whole one. It has its gradient after finish_gradient_synchronization(). A norm or
-      a sum that you compute of them is this rank's alone. :meth:`clip_grad_norm_` clips by the norm
-      of all; a GradScaler's verdict is shared.
+      that of the whole one. It has its gradient after finish_gradient_synchronization(); from
+      backward() until then ``grad`` raises RuntimeError. A norm or a sum that you compute of them is
+      this rank's alone. :meth:`clip_grad_norm_` clips by the norm of all; a GradScaler's verdict is
+      shared.
     - To keep an average of weights, keep one of each piece, by hand. For a plain model save
       :meth:`full_parameters`.
     - A replicated parameter that no rank uses gets a gradient of zero, as in dp.7, and so does one
@@ -510,8 +513,8 @@ class ColumnParallelLinear(torch.nn.Module):
     ranks.
 
     Raises TypeError for anything but an nn.Linear that computes as such, without a ``forward`` or
-    hooks of its own; ValueError where ranks have different ones; RuntimeError for torch.func and
-    for second derivatives.
+    hooks of its own; ValueError where ranks have different ones, and for an input of another width;
+    RuntimeError for torch.func and for second derivatives.
 
     Caveats: a parameter that is used between the two layers, such as a scale, has on each rank the
     part of its gradient that comes from this rank's hidden numbers. Add those up after backward,
@@ -540,6 +543,7 @@ class ColumnParallelLinear(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return this rank's outputs: of (…, inputs) the (…, outputs / N)."""
+        check_input(x, self.weight)
         ### TODO shard.3 (3 minutes): Compute this rank's outputs, so that x gets its whole gradient.
         ### BEGIN SOLUTION shard.3
         return torch.nn.functional.linear(CopyToRanks.apply(x, self.group), self.weight, self.bias)
@@ -570,6 +574,7 @@ class RowParallelLinear(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return all outputs, the same on all ranks: of (…, inputs / N) the (…, outputs)."""
+        check_input(x, self.weight)
         ### TODO shard.3 (5 minutes): Put together what the ranks have of each output. The bias counts
         ### once, in the dtype of the output: under autocast that is not the bias's own.
         ### BEGIN SOLUTION shard.3

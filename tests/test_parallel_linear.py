@@ -3,6 +3,7 @@ check claims of shard.3 is not claimed again here."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -139,6 +140,35 @@ def test_anything_else_is_refused_on_every_rank():
     for said in launch(refusals, world_size=2, backend="gloo", threads=1).values:
         assert len(said) == 2 * len(REFUSED)
         assert all(words in each for words, each in zip([*REFUSED] * 2, said, strict=True))
+
+
+def of_another_width() -> list[str]:
+    first, second = plain()
+    found = []
+    for layer, width in ((ColumnParallelLinear(first), 2), (RowParallelLinear(second), 2)):
+        with pytest.raises(ValueError) as error:
+            layer(torch.ones(2, width, dtype=torch.float64))
+        found.append(str(error.value))
+    return found
+
+
+def test_an_input_of_another_width_is_refused_with_both_widths():
+    for column, row in launch(of_another_width, world_size=2, backend="gloo", threads=1).values:
+        assert (
+            "x is (2, 2), and this rank's part of the weight takes 3 inputs: give a ColumnParallelLinear all" in column
+        )
+        assert "x is (2, 2), and this rank's part of the weight takes 1 inputs" in row
+
+
+def compiled() -> tuple[torch.Tensor, torch.Tensor]:
+    layers = [kind(each) for kind, each in zip((ColumnParallelLinear, RowParallelLinear), plain(), strict=True)]
+    return output_and_gradient(*(torch.compile(layer, backend="aot_eager") for layer in layers))
+
+
+def test_compiled_layers_compute_as_plain_ones():
+    right = output_and_gradient(*plain())
+    for found in launch(compiled, world_size=2, backend="gloo", threads=1).values:
+        torch.testing.assert_close(found, right)
 
 
 PLAIN = "cannot differentiate through column- and row-parallel layers: call backward(), or take the plain layers"

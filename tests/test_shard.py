@@ -285,6 +285,18 @@ def with_a_parameter_less() -> None:
     optimizer.step()
 
 
+def with_another_parameter() -> None:
+    optimizer = sharded(net(), "SGD")
+    optimizer.param_groups[0]["params"][0] = nn.Parameter(torch.zeros(20, 10))
+    optimizer.step()
+
+
+def with_a_group_less() -> None:
+    optimizer = sharded(net(), "SGD")
+    optimizer.param_groups.pop(0)
+    optimizer.step()
+
+
 def pickled_by_the_other() -> bytes:
     found = [b""] * dist.get_world_size()
     dist.all_gather_object(found, pickle.dumps(sharded(net(), "SGD")))
@@ -313,7 +325,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "another share": (load_anothers, "ValueError: this is the share of rank 0 of 4, and this is rank "),
     "parameters in the same memory": (
         lambda: ShardedOptimizer([nn.Parameter(each) for each in (ROW[4:], ROW[:6])], torch.optim.SGD, lr=0.1),
-        "parameters 0 and 1 share memory, so a step would move it twice: make them one Parameter, or give each its own",
+        "parameter 0 and parameter 1 overlap in memory, so neither can be moved by itself: make them one Parameter, or give each",
     ),
     "converted later": (
         lambda: converted_later(),
@@ -321,7 +333,15 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "taken out of its group": (
         lambda: with_a_parameter_less(),
-        "that were shared out, or in another order",
+        "param_groups has 7 parameters, which are not the 8 that were shared out, in that order",
+    ),
+    "replaced in its group": (
+        lambda: with_another_parameter(),
+        "param_groups has 8 parameters, which are not the 8 that were shared out, in that order",
+    ),
+    "a group less": (
+        lambda: with_a_group_less(),
+        "param_groups has 4 parameters, which are not the 8 that were shared out, in that order",
     ),
     "a pickle of another rank's": (
         lambda: pickle.loads(pickled_by_the_other()),

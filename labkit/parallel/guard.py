@@ -22,7 +22,7 @@ from labkit.base.texts import listed
 
 NOT_AVERAGED = (
     "the gradients of the last backward pass are not averaged yet: call finish_gradient_synchronization() after backward() "
-    "and before the optimizer's step"
+    "and before the optimizer's step; if backward() was interrupted, start the ranks anew"
 )
 _WRAPPER_OF = WeakTensorKeyDictionary()  # of a parameter, a weak reference to the wrapper that averages its gradient
 _GUARDS: weakref.WeakSet[Guard] = weakref.WeakSet()
@@ -67,6 +67,8 @@ class Guard:
                 "this is a copy of a wrapper, and its gradients are not averaged, as a copy has no hooks: use it without "
                 f"training (model.eval(), or under torch.no_grad()), or wrap its module: {self.kind}(model.module)"
             )
+        if torch._C._current_graph_task_id() != -1:  # in a backward pass: a checkpoint's forward pass, run again
+            return
         if self._ids_of_contents() != self._ids:
             for change in filter(None, (_first_change(*layer) for layer in self._layers)):
                 self._refuse(*change)

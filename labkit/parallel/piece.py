@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -16,6 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as torch_optimizer
 from torch.utils import _pytree as pytree
 
+from labkit.parallel.guard import NOT_AVERAGED, wrapper_of
+
 PIECE_OF = "_labkit_piece_of"  # a Whole, of a parameter that ShardedModel has cut
 _NORMS = (torch.linalg.vector_norm, torch._foreach_norm)  # what torch's get_total_norm calls
 _DATA: Any = torch.Tensor.data
@@ -25,10 +27,14 @@ _here = threading.local()  # .in_forward while a ShardedModel computes in this t
 
 
 class Whole(NamedTuple):
-    """A parameter as it was before it was cut: its name in the model, and its dimensions."""
+    """A parameter as it was before it was cut: its name in the model, and its dimensions.
+
+    ``renew`` has the pieces of its unit lie in new memory.
+    """
 
     name: str
     n_dim: int
+    renew: Callable[[], object]
 
 
 class Piece(nn.Parameter):
@@ -57,19 +63,27 @@ class Piece(nn.Parameter):
                 [self],
                 f"is {own} here and cannot become {new}: give it a piece like it; convert or move a model before sharding it",
             )
+        vars(self)[PIECE_OF].renew()  # who keeps the data of before has it still
         with torch.no_grad():
             self.copy_(value)
 
     @property
     def grad(self) -> torch.Tensor | None:
+        wrapper: Any = wrapper_of(self)
+        if wrapper is not None and wrapper._has_ready_gradients():
+            _refuse([self], f"has no gradient yet, since {NOT_AVERAGED}")
+        gradient = gradient_of(self)
         with torch._C.DisableTorchFunctionSubclass():
-            gradient = _GRAD.__get__(self)
             return None if gradient is None else gradient.as_subclass(PieceGradient)
 
     @grad.setter
     def grad(self, value: torch.Tensor | None) -> None:
-        with torch._C.DisableTorchFunctionSubclass():
-            _GRAD.__set__(self, value)
+        _call(_GRAD.__set__, (self, value), {})
+
+    def detach(self) -> torch.Tensor:
+        if sys._getframe(1).f_globals is vars(nn.parameter):
+            _refuse([self], _AS_WHOLE)  # as it is, a Parameter would be made of it
+        return super().detach()
 
     def dim(self) -> int:
         """Return how many dimensions the whole parameter has: some decay matrices alone."""
@@ -119,6 +133,13 @@ def _pieces_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 
 torch_optimizer.register_optimizer_step_pre_hook(_before_step)
 torch_optimizer.register_optimizer_step_post_hook(_after_step)
+
+
+def gradient_of(piece: torch.Tensor) -> torch.Tensor | None:
+    """Return the gradient that a piece has up to now, as a plain tensor."""
+    with torch._C.DisableTorchFunctionSubclass():
+        gradient: torch.Tensor | None = _GRAD.__get__(piece)
+        return None if gradient is None else gradient.as_subclass(torch.Tensor)
 
 
 def become_pieces(parameters: Sequence[nn.Parameter]) -> None:
@@ -214,6 +235,8 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
             "is this rank's piece, whose norm is not that of all gradients: call clip_grad_norm_ of the ShardedModel, or take "
             "full_parameters()",
         )
+    if func is torch.autograd.grad:
+        _refuse(pytree.tree_leaves(args), "has its gradient from backward() alone, which averages it: call that")
     try:
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)

@@ -74,7 +74,7 @@ def check_unchanged(forms: dict[torch.Tensor, Form], parameters: Sequence[torch.
     """Raise RuntimeError where these are not the parameters that were shared out, as they were."""
     if [*map(id, parameters)] != [*map(id, forms)]:
         raise RuntimeError(
-            f"param_groups has {len(parameters)} parameters, not the {len(forms)} that were shared out, or in another order: "
+            f"param_groups has {len(parameters)} parameters, which are not the {len(forms)} that were shared out, in that order: "
             "make a new ShardedOptimizer of these; to leave one out of a step, set its gradient to None; for more there is "
             "add_param_group"
         )
@@ -139,17 +139,21 @@ def _refused(parameters: Sequence[torch.Tensor]) -> str:
             return f"{what} and parameter 0 on {parameters[0].device}: move the model to one device first"
         if not torch.ops.aten.is_non_overlapping_and_dense(parameter):
             return f"parameter {number} {_GAPS.format(parameter.stride())}"
-    return _overlap(parameters)
+    return overlap({f"parameter {number}": parameter for number, parameter in enumerate(parameters)})
 
 
-def _overlap(parameters: Sequence[torch.Tensor]) -> str:
-    """Return which two of these lie in the same memory, if any do."""
-    ends = [(p.data_ptr(), p.data_ptr() + p.nbytes, number) for number, p in enumerate(parameters) if p.nbytes]
+def overlap(parameters: dict[str, torch.Tensor]) -> str:
+    """Return in a sentence which two of these lie in the same memory, if any do; "" if not.
+
+    Those that leave gaps in memory do not count.
+    """
+    dense = {n: p for n, p in parameters.items() if p.nbytes and torch.ops.aten.is_non_overlapping_and_dense(p)}
+    ends = [(p.data_ptr(), p.data_ptr() + p.nbytes, name) for name, p in dense.items()]
     for (_, end, one), (begin, _, other) in itertools.pairwise(sorted(ends)):
         if begin < end:
-            first, second = sorted((one, other))
+            first, second = (name for name in parameters if name in (one, other))
             return (
-                f"parameters {first} and {second} share memory, so a step would move it twice: make them one Parameter, or give "
+                f"{first} and {second} overlap in memory, so neither can be moved by itself: make them one Parameter, or give "
                 "each its own memory (clone())"
             )
     return ""
@@ -167,16 +171,10 @@ def sum_over_ranks(tensor: torch.Tensor, group: Any = None) -> torch.Tensor:
 
 
 class CollectiveFunction(torch.autograd.Function):
-    """An autograd function that sends: it has no second derivative, and none of torch.func."""
+    """An autograd function that sends: it has no second derivative."""
 
     def __init_subclass__(cls) -> None:
         cls.backward = _once(cls.backward)  # type: ignore[method-assign]
-
-    @classmethod
-    def apply(cls, *args: Any) -> Any:
-        if torch._C._are_functorch_transforms_active():
-            raise RuntimeError(f"torch.func {_PLAIN}")
-        return super().apply(*args)
 
 
 _PLAIN = "cannot differentiate through column- and row-parallel layers: call backward(), or take the plain layers"
@@ -192,6 +190,18 @@ def _once(backward: Any) -> Any:
         return backward(ctx, *gradients)
 
     return staticmethod(first_derivative)
+
+
+def check_input(x: torch.Tensor, weight: torch.Tensor) -> None:
+    """Raise ValueError for another width than this rank's part of a matrix takes, RuntimeError
+    where torch.func would differentiate."""
+    if x.shape[-1:] != weight.shape[1:]:
+        raise ValueError(
+            f"x is {tuple(x.shape)}, and this rank's part of the weight takes {weight.shape[1]} inputs: give a "
+            "ColumnParallelLinear all inputs, and a RowParallelLinear what a ColumnParallelLinear returns, this rank's alone"
+        )
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        raise RuntimeError(f"torch.func {_PLAIN}")
 
 
 def keep_frozen(layer: torch.nn.Module, linear: torch.nn.Linear) -> None:

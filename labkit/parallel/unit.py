@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit.base.texts import listed
-from labkit.parallel.piece import PIECE_OF, Whole, become_pieces, check_plain
+from labkit.parallel.piece import PIECE_OF, Whole, become_pieces, check_plain, gradient_of
+from labkit.parallel.shard import overlap
 from labkit.trace import span
 
 # torch 2.13 has new names for these.
@@ -53,7 +54,7 @@ class Unit:
         self._first = rank * length  # of the numbers in the row, the first in this rank's shard
         self._pieces = self._in_pieces(self.shard)
         for parameter, name in zip(self.parameters, self.names, strict=True):
-            setattr(parameter, PIECE_OF, Whole(name, parameter.dim()))
+            setattr(parameter, PIECE_OF, Whole(name, parameter.dim(), self.renew_shard))
         self._classes = [type(parameter) for parameter in self.parameters]  # while is_full
         self._kept: list[Any] = [None] * len(self.parameters)  # gradients of pieces, while is_full
         self.is_full = True
@@ -100,10 +101,18 @@ class Unit:
             become_pieces(self.parameters)
         self.is_full = False
 
+    def renew_shard(self) -> None:
+        """Have the pieces lie in new memory: somebody may keep the old, with the numbers of now."""
+        self.shard = self.shard.clone()
+        self._pieces = self._in_pieces(self.shard)
+        for parameter, piece in zip(self.parameters, self._pieces, strict=True):
+            parameter.__class__ = nn.Parameter
+            parameter.data = piece
+        become_pieces(self.parameters)
+
     def gradients(self) -> list[torch.Tensor]:
         """Return the gradients of the pieces that have one, as plain tensors in the same memory."""
-        found = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        return [gradient.as_subclass(torch.Tensor) for gradient in found]
+        return [gradient for gradient in map(gradient_of, self.parameters) if gradient is not None]
 
     def take_gradients(self) -> torch.Tensor:
         """Take the gradients off the parameters, while ``is_full``, and return them as one row.
@@ -121,7 +130,8 @@ class Unit:
         """Add ``part``, as long as ``shard``, to the gradients of the pieces."""
         for parameter, own in zip(self.parameters, self._in_pieces(part), strict=True):
             if parameter.requires_grad:
-                parameter.grad = own if parameter.grad is None else own + parameter.grad
+                before = gradient_of(parameter)
+                parameter.grad = own if before is None else own + before
 
     @torch.no_grad()
     def gather_parameters(self) -> dict[str, torch.Tensor]:
@@ -133,8 +143,8 @@ class Unit:
         """Return all gradients likewise. All ranks call it; a missing gradient counts as 0."""
         part = torch.zeros_like(self.shard)
         for parameter, own in zip(self.parameters, self._in_pieces(part), strict=True):
-            if parameter.grad is not None:
-                own.copy_(parameter.grad)
+            if (gradient := gradient_of(parameter)) is not None:
+                own.copy_(gradient)
         return self._gather_by_name(part)
 
     def _gather_by_name(self, shard: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -270,6 +280,8 @@ def make_units(module: nn.Module, kinds: Kinds, compute_dtype: torch.dtype | Non
 
 def _check_outside(module: nn.Module, layers: dict[str, nn.Module]) -> None:
     inside = {parameter: name for name, layer in layers.items() for parameter in layer.parameters()}
+    if shared := overlap(dict(module.named_parameters())):
+        raise ValueError(shared)
     within = {each for layer in layers.values() for each in layer.modules()}
     for name, layer in module.named_modules():
         if layer in within:

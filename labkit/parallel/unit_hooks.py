@@ -59,8 +59,9 @@ def listen(units: Sequence[Unit], replicated: Sequence[nn.Parameter], hooks: Hoo
     """Have the layers and autograd call ``hooks``. Return the handles."""
     handles: list[Any] = []
     for unit in units:
-        for layer in unit.layers.values():
-            before, after = partial(_before_forward, unit, hooks), partial(_after_forward, unit, hooks)
+        for name, layer in unit.layers.items():
+            before, after = partial(_before_forward, unit, name, hooks), partial(_after_forward, unit, hooks)
+            handles.append(layer.register_load_state_dict_pre_hook(_before_load))
             handles.append(layer.register_forward_pre_hook(before, with_kwargs=True, prepend=True))
             handles.append(layer.register_forward_hook(after, always_call=True))
         for position in sorted(unit.missing):
@@ -69,9 +70,33 @@ def listen(units: Sequence[Unit], replicated: Sequence[nn.Parameter], hooks: Hoo
     return handles + [each.register_post_accumulate_grad_hook(lambda _: hooks.ran()) for each in replicated]
 
 
-def _before_forward(unit: Unit, hooks: Hooks, layer: nn.Module, *inputs: Any) -> Any:
+def _before_load(layer: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Refuse whole parameters, before any of the layer's is loaded."""
+    for name, piece in layer.named_parameters(prefix.removesuffix(".")):
+        given = state.get(name)
+        if isinstance(given, torch.Tensor) and given.shape != piece.shape:
+            raise RuntimeError(
+                f"{name} is {tuple(given.shape)} in the state to load, and {tuple(piece.shape)} here, as this rank's piece "
+                "of a ShardedModel's: load its own state_dict(), or load a plain one into the plain model and shard that"
+            )
+
+
+def _check_given(unit: Unit, name: str, layer: nn.Module) -> None:
+    """Raise RuntimeError where functional_call gives the layer pieces: those are not gathered."""
+    others = [each for each in layer.named_parameters(name) if not isinstance(each[1], nn.Parameter)]
+    shapes = dict(zip(unit.names, unit.shapes, strict=True)) if others else {}
+    for own, given in others:
+        if given.shape != shapes.get(own, given.shape):
+            raise RuntimeError(
+                f"functional_call gives {own} of a ShardedModel as {tuple(given.shape)}, as pieces are, and it takes whole "
+                "parameters: make them of full_parameters()"
+            )
+
+
+def _before_forward(unit: Unit, name: str, hooks: Hooks, layer: nn.Module, *inputs: Any) -> Any:
     """Gather before ``layer(*args, **options)``; ``inputs`` are the two, args and options."""
     _need(unit, hooks)
+    _check_given(unit, name, layer)
     tracked = [x for x in _tensors(inputs) if x.requires_grad and torch.is_grad_enabled()]
     frozen = not any(each.requires_grad for each in unit.parameters)  # no gradient of its own ends its backward pass
     if tracked and frozen:

@@ -15,6 +15,7 @@ from to_do import task
 from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm, parameters_to_vector, vector_to_parameters
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
 
 from labkit import dp
 from labkit.shard import ShardedModel
@@ -143,6 +144,42 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "Muon": (stepped_by(torch.optim.Muon), "Muon looks at a parameter as a whole, and these are this rank's pieces"),
     "LBFGS": (stepped_by(torch.optim.LBFGS), "LBFGS looks at a parameter as a whole, and these are this rank's pieces"),
     "Adafactor": (stepped_by(torch.optim.Adafactor), "average_gradients with a ShardedOptimizer"),
+    "parameters that overlap": (
+        lambda: ShardedModel(overlapping()),
+        "0.weight and 1.weight overlap in memory, so neither",
+    ),
+    "autograd.grad": (
+        after_backward(lambda model: torch.autograd.grad(model(rows(0)).sum(), [*model.parameters()])),
+        "0.weight of a ShardedModel has its gradient from backward() alone",
+    ),
+    "a whole gradient": (
+        after_backward(lambda model: setattr(model.module[0].weight, "grad", torch.ones(4, 4).double())),
+        "0.weight of a ShardedModel is this rank's piece, 1-D, and cannot be used as the whole one",
+    ),
+    "weight_norm later": (
+        after_backward(lambda model: nn.utils.parametrizations.weight_norm(model.module[0])),
+        "0.weight of a ShardedModel is this rank's piece, 1-D, and cannot be used as the whole one",
+    ),
+    "functional_call with pieces": (
+        after_backward(lambda model: with_pieces(model, torch.no_grad())),
+        "as pieces are, and it takes whole parameters: make them of full_parameters()",
+    ),
+    "functional_call with pieces, to train": (
+        after_backward(lambda model: with_pieces(model, torch.enable_grad())),
+        "functional_call gives 0.weight of a ShardedModel as (",
+    ),
+    "a plain state": (
+        after_backward(lambda model: model.module.load_state_dict(net().state_dict())),
+        "0.weight is (4, 4) in the state to load, and (",
+    ),
+    "a plain state to assign": (
+        after_backward(lambda model: model.module.load_state_dict(model.full_parameters(), assign=True)),
+        "load its own state_dict(), or load a plain one into the plain model and shard that",
+    ),
+    "clipping too early": (
+        after_backward(lambda model: clip_grad_value_(model.parameters(), 1.0), finish=False),
+        "0.weight of a ShardedModel has no gradient yet, since the gradients of the last backward pass are not averaged",
+    ),
     "a step too early": (
         after_backward(lambda model: torch.optim.SGD(model.parameters()).step(), finish=False),
         "not averaged yet: call finish_gradient_synchronization() after backward()",
@@ -200,6 +237,19 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
+def overlapping() -> nn.Module:
+    row = torch.zeros(16)
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 2, bias=False))
+    model[0].weight, model[1].weight = nn.Parameter(row.view(4, 4)), nn.Parameter(row[:8].view(2, 4))
+    return model
+
+
+def with_pieces(model: ShardedModel, mode: Any) -> None:
+    halves = {name: p.detach() / 2 for name, p in model.named_parameters()}
+    with mode:
+        torch.func.functional_call(model, halves, (rows(0),))
+
+
 def unfrozen_later() -> None:
     module = net()
     module[0].requires_grad_(False)
@@ -249,6 +299,17 @@ def swap_in_an_average(model: nn.Module) -> None:
         p.data = own
 
 
+def swap_in_an_average_for_evaluation(model: nn.Module) -> None:
+    """With what stood there kept as data, and put back."""
+    kept = [p.data for p in model.parameters()]
+    for p in model.parameters():
+        p.data = p.data / 2
+    with torch.no_grad():
+        model(rows(0))
+    for p, own in zip(model.parameters(), kept, strict=True):
+        p.data = own
+
+
 @torch.no_grad()
 def halve_as_vector(model: nn.Module) -> None:
     vector_to_parameters(parameters_to_vector(model.parameters()) / 2, model.parameters())
@@ -270,6 +331,7 @@ def freeze_weight_alone(model: nn.Module) -> None:
 
 ALLOWED: dict[str, Callable[[nn.Module], object]] = {
     "an average as data": swap_in_an_average,
+    "an average, for evaluation": swap_in_an_average_for_evaluation,
     "vector_to_parameters": halve_as_vector,
     "frozen units and what is replicated": freeze(0, 2),
     "frozen and back again": freeze(0, 2, then=True),
@@ -308,6 +370,32 @@ def test_what_one_may_do_to_a_sharded_model_trains_as_in_one_process(ranks):
         right = trained(net(), *change)
         for found in ranks(2).run(each, *change).values:
             torch.testing.assert_close(found, right, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_a_checkpoint_around_it_and_functional_call_of_whole_parameters_are_right(ranks):
+    def in_rank() -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        model = ShardedModel(net())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            checkpoint(model, rows(dist.get_rank()), use_reentrant=False).square().mean().backward()
+            model.finish_gradient_synchronization()
+            optimizer.step()
+            optimizer.zero_grad()
+        halves = {name: p / 2 for name, p in model.full_parameters().items()}
+        with torch.no_grad():
+            return weights(model), torch.func.functional_call(model.module, halves, (rows(0),))
+
+    alone = net()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for _ in range(2):
+        backward(alone)
+        optimizer.step()
+        optimizer.zero_grad()
+    trained_alone = weights(alone)
+    halve_as_vector(alone)
+    for found, output in ranks(2).run(in_rank).values:
+        torch.testing.assert_close(found, trained_alone)
+        torch.testing.assert_close(output, alone(rows(0)).detach())
 
 
 class Positions(nn.Module):

@@ -43,7 +43,9 @@ MAX_NORM = 0.1
 
 @task("dp.4")
 def test_the_step_of_the_page_is_that_of_one_process_and_neither_of_its_two_mistakes_is(ranks: Any) -> None:
-    (source,) = [b for b in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "average_gradients(model)" in b]
+    (source,) = [
+        b for b in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "average_gradients(model)" in b
+    ]
     source = source.replace("model.parameters(), 1.0", f"model.parameters(), {MAX_NORM}")
     expected = alone()
     for got in ranks(2).run(after_a_step, source).values:

@@ -56,7 +56,9 @@ def the_old_weight_norm_before_wrapping(way):
     way.train(nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 6)), nn.Tanh(), nn.Linear(6, 2)))
 
 
-@use(*WRAPPED, BucketedDataParallel="refused: when the module was wrapped", ShardedModel="riddle")
+@use(
+    *WRAPPED, BucketedDataParallel="refused: when the module was wrapped", ShardedModel="refused: is this rank's piece"
+)
 def weight_norm_after_wrapping(way):
     module = net()
     model = way.wrap(module)
@@ -185,7 +187,7 @@ def a_deepcopy_that_trains(way):
         way.note("output of the copy", twin(x), "rows")
 
 
-@use(*DATA, ShardedModel="wrong")
+@use(*DATA)
 def weights_swapped_by_data_for_evaluation(way):
     module = net()
     model = way.wrap(module)
@@ -411,7 +413,11 @@ def gradient_surgery_over_two_backward_passes(way):
         way.step(optimizer)
 
 
-@use(*DATA, BucketedDataParallel="refused: there is no gradient to average", ShardedModel="riddle")
+@use(
+    *DATA,
+    BucketedDataParallel="refused: there is no gradient to average",
+    ShardedModel="refused: has its gradient from backward() alone",
+)
 def gradients_taken_by_autograd_grad(way):
     model = way.wrap(net())
     optimizer = way.optimizer(model.parameters())
@@ -463,7 +469,7 @@ def a_reentrant_checkpoint_around_a_shared_block(way):
     way.train(Checkpointed(reentrant=True, times=2))
 
 
-@use(*DATA, ShardedModel="refused: when the module was wrapped")
+@use(*DATA)
 def a_checkpoint_around_the_whole_wrapper(way):
     model = way.wrap(net())
     optimizer = way.optimizer(model.parameters())
@@ -473,7 +479,7 @@ def a_checkpoint_around_the_whole_wrapper(way):
 # --- torch.func and compile -----------------------------------------------------------------------
 
 
-@use(*WRAPPED, ShardedModel="riddle")
+@use(*WRAPPED, ShardedModel="refused: functional_call gives 0.weight of a ShardedModel as (15,)")
 def functional_call_under_no_grad(way):
     model = way.wrap(net())
     halves = {name: p.detach() / 2 for name, p in model.named_parameters()}
@@ -482,13 +488,7 @@ def functional_call_under_no_grad(way):
     way.steps(model, way.optimizer(model.parameters()))
 
 
-@use(
-    BUCKETS,
-    MODEL,
-    by_shards=True,
-    BucketedDataParallel="refused: when the module was wrapped",
-    ShardedModel="refused: cannot be differentiated again",
-)
+@use(BUCKETS, MODEL, by_shards=True, ShardedModel="refused: has its gradient from backward() alone")
 def per_task_steps_of_maml(way):
     model = way.wrap(net())
     optimizer = way.optimizer(model.parameters())

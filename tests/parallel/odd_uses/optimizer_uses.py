@@ -59,7 +59,7 @@ enter(
 )
 
 
-@use(*SHARES, tolerance=0.05, ShardedModel="documented: Those that look at a matrix or at all parameters together")
+@use(*SHARES, tolerance=0.05, ShardedModel="refused: Muon looks at a parameter as a whole")
 def trained_by_muon(way):
     module = nn.Sequential(nn.Linear(4, 6, bias=False), nn.Tanh(), nn.Linear(6, 2, bias=False))
     way.train(module, optimizer=(optim.Muon, {"lr": 0.1}))
@@ -189,7 +189,7 @@ def a_group_added_when_a_layer_thaws(way):
     way.steps(model, optimizer, n=2)
 
 
-@use(*SHARES, ShardedOptimizer="riddle")
+@use(*SHARES, ShardedOptimizer="refused: which are not the 6 that were shared out")
 def a_group_taken_away(way):
     module = net()
     model = way.wrap(module)
@@ -200,7 +200,7 @@ def a_group_taken_away(way):
     way.steps(model, optimizer, n=2)
 
 
-@use(*SHARES, ShardedOptimizer="wrong")
+@use(*SHARES, ShardedOptimizer="refused: which are not the 6 that were shared out")
 def parameters_taken_out_of_a_group(way):
     model = way.wrap(net())
     optimizer = way.optimizer(model.parameters())
@@ -209,7 +209,7 @@ def parameters_taken_out_of_a_group(way):
     way.steps(model, optimizer, n=2)
 
 
-@use(OPTIMIZER, ShardedOptimizer="wrong")
+@use(OPTIMIZER, ShardedOptimizer="refused: which are not the 6 that were shared out")
 def a_parameter_replaced_in_its_group(way):
     module = net()
     model = way.wrap(module)

@@ -126,7 +126,11 @@ def a_mixture_whose_ranks_take_different_experts(way):
     way.train(two_layers(forward, experts=nn.ModuleList(nn.Linear(6, 6) for _ in range(2))))
 
 
-@use(*WRAPPED, BucketedDataParallel="riddle", ShardedModel="riddle")
+@use(
+    *WRAPPED,
+    BucketedDataParallel="refused: 0.weight has no shape yet",
+    ShardedModel="refused: 0.weight has no shape yet",
+)
 def lazy_layers_without_a_dry_run(way):
     torch.manual_seed(0)
     model = way.wrap(nn.Sequential(nn.LazyLinear(6), nn.Tanh(), nn.LazyLinear(2)))
@@ -197,7 +201,11 @@ def two_parameters_side_by_side_in_one_storage(way):
     way.train(module)
 
 
-@use(*DATA, ShardedOptimizer="refused: on rank 0, parameters 0 and 1 share memory, so", ShardedModel="wrong")
+@use(
+    *DATA,
+    ShardedOptimizer="refused: parameter 0 and parameter 1 overlap in memory, so",
+    ShardedModel="refused: 0.weight and 2.weight overlap in memory, so",
+)
 def two_parameters_that_overlap(way):
     module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 2, bias=False))
     flat = torch.randn(16) / 3
@@ -205,7 +213,7 @@ def two_parameters_that_overlap(way):
     way.train(module, optimizer=(torch.optim.SGD, {"lr": 0.1}))
 
 
-@use(*WRAPPED, BucketedDataParallel="riddle", ShardedModel="riddle")
+@use(*WRAPPED)
 def a_column_with_a_stride_as_parameter(way):
     module = two_layers(lambda m, x: m.last(m.first(x).tanh()) * m.scale)
     module.scale = nn.Parameter(torch.randn(1, 7)[:, 0])
@@ -388,7 +396,7 @@ def a_post_accumulate_hook_before_wrapping(way):
 @use(
     *WRAPPED,
     BucketedDataParallel="refused: was changed between backward() and",
-    ShardedModel="documented: It has its gradient after finish_gradient_synchronization()",
+    ShardedModel="refused: of a ShardedModel has no gradient yet",
 )
 def a_post_accumulate_hook_after_wrapping(way):
     module = net()
@@ -462,7 +470,7 @@ def clipped_before_waiting(way):
     OPTIMIZER,
     MODEL,
     BucketedDataParallel="refused: was changed between backward() and",
-    ShardedModel="documented: It has its gradient after finish_gradient_synchronization()",
+    ShardedModel="refused: 0.weight of a ShardedModel has no gradient yet",
 )
 def gradients_scaled_before_waiting(way):
     model = way.wrap(net())
@@ -677,11 +685,7 @@ def a_weight_replaced_after_wrapping(way):
     way.steps(model, way.optimizer(model.parameters()))
 
 
-@use(
-    *WRAPPED,
-    BucketedDataParallel="refused: when the module was wrapped",
-    ShardedModel="refused: when the module was wrapped",
-)
+@use(*WRAPPED)
 def a_layer_without_parameters_replaced(way):
     module = net()
     model = way.wrap(module)
@@ -794,7 +798,7 @@ def pickled_whole_and_trained_on(way):
     way.steps(again, way.optimizer(again.parameters()), n=2)
 
 
-@use(*WRAPPED, ShardedModel="riddle")
+@use(*WRAPPED, ShardedModel="refused: load a plain one into the plain model and shard that")
 def a_plain_checkpoint_loaded_after_wrapping(way):
     torch.manual_seed(9)
     saved = {name: torch.randn_like(p) for name, p in net().named_parameters()}
@@ -804,7 +808,11 @@ def a_plain_checkpoint_loaded_after_wrapping(way):
     way.steps(model, way.optimizer(model.parameters()))
 
 
-@use(*WRAPPED, BucketedDataParallel="refused: when the module was wrapped", ShardedModel="riddle")
+@use(
+    *WRAPPED,
+    BucketedDataParallel="refused: when the module was wrapped",
+    ShardedModel="refused: load a plain one into the plain model and shard that",
+)
 def a_plain_checkpoint_assigned_after_wrapping(way):
     torch.manual_seed(9)
     saved = {name: torch.randn_like(p) for name, p in net().named_parameters()}
@@ -915,7 +923,11 @@ class FailsOnce(torch.autograd.Function):
         return gradient
 
 
-@use(*WRAPPED, BucketedDataParallel="refused: are not averaged yet", ShardedModel="refused: are not averaged yet")
+@use(
+    *WRAPPED,
+    BucketedDataParallel="refused: if backward() was interrupted, start the ranks anew",
+    ShardedModel="refused: if backward() was interrupted, start the ranks anew",
+)
 def a_backward_interrupted_half_way_and_on(way):
     FailsOnce.calls = 0
     model = way.wrap(two_layers(lambda m, x: m.last(FailsOnce.apply(m.first(x)).tanh())))
