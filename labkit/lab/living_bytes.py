@@ -18,6 +18,10 @@ import torch
 KINDS = ["parameters", "gradients", "optimizer state", "activations"]
 
 
+# Not .grad, which a ShardedModel's piece refuses while gradients are on their way.
+_GRADIENT: Any = torch.Tensor.grad.__get__
+
+
 class LivingBytes:
     """Counts storages of parameters, gradients, optimizer state, and what autograd has saved.
 
@@ -53,7 +57,7 @@ class LivingBytes:
         states = (value for state in self._optimizer.state.values() for value in state.values())
         of_kinds = [
             own,
-            _storages(parameter.grad for parameter in self._parameters),
+            _storages(map(_GRADIENT, self._parameters)),
             _storages(states),
             _storages(saved.tensor for saved in self._saved) - own,
         ]
