@@ -6,7 +6,8 @@ import copy
 
 import torch
 import torch.nn.functional as F
-from odd_bed import (
+from odd_bed import use
+from odd_ways import (
     BUCKETS,
     DATA,
     MODEL,
@@ -15,7 +16,6 @@ from odd_bed import (
     mse,
     net,
     tokens,
-    use,
 )
 from torch import nn
 from torch.nn.utils import parametrizations
@@ -55,47 +55,11 @@ def weight_norm_after_wrapping(way):
     way.steps(model)
 
 
-@use(*WRAPPED)
-def a_pruned_layer(way):
-    from torch.nn.utils import prune
-
-    module = net()
-    torch.manual_seed(5)
-    prune.random_unstructured(module[0], "weight", amount=0.5)
-    way.train(module)
-
-
-class Adapter(nn.Module):
-    """LoRA around a frozen layer, as peft does."""
-
-    def __init__(self, base, outputs):
-        super().__init__()
-        self.base = base.requires_grad_(False)
-        self.down, self.up = nn.Linear(base.in_features, 2, bias=False), nn.Linear(2, outputs, bias=False)
-
-    def forward(self, x):
-        return self.base(x) + self.up(self.down(x))
-
-
-@use(*WRAPPED, ShardedModel="refused: 0.up.weight of a ShardedModel is this rank's")
-def lora_merged_and_unmerged_in_between(way):
-    module = nn.Sequential(Adapter(nn.Linear(4, 6), 6), nn.Tanh(), nn.Linear(6, 2))
-
-    @torch.no_grad()
-    def evaluate(model, step):
-        layer = module[0]
-        layer.base.weight.data += layer.up.weight @ layer.down.weight
-        layer.base.weight.data -= layer.up.weight @ layer.down.weight
-
-    way.train(module, each=evaluate)
-
-
 @use(*WRAPPED, BucketedDataParallel="refused: is a copy of a wrapper", ShardedModel="refused: cannot be copied")
 def a_deepcopy_that_trains(way):
     twin = copy.deepcopy(way.wrap(net()))
     x, y = way.rows(*batch())
     mse(twin(x), y).backward()
-    twin.finish_gradient_synchronization()
 
 
 @use(*DATA)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
-from odd_bed import (
+from odd_bed import use
+from odd_ways import (
     MODEL,
     SHARES,
     batch,
     mse,
     net,
-    use,
 )
 from torch import nn, optim
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -32,7 +30,7 @@ def trained_by_muon(way):
 @use(*SHARES, ShardedOptimizer="refused: optimizer_class is LBFGS,", ShardedModel="refused: looks at a parameter as a")
 def trained_by_lbfgs(way):
     model = way.wrap(net())
-    optimizer = way.optimizer(model.parameters(), optim.LBFGS, lr=0.5, max_iter=3)
+    optimizer = way.optimizer(model.parameters(), optim.LBFGS, lr=0.5)
     x, y = way.rows(*batch())
 
     def closure():
@@ -52,15 +50,6 @@ def parameters_taken_out_of_a_group(way):
     optimizer = way.optimizer(model.parameters())
     way.steps(model, optimizer, n=1)
     optimizer.param_groups[0]["params"] = optimizer.param_groups[0]["params"][2:]
-    way.steps(model, optimizer, n=2)
-
-
-@use(*SHARES)
-def the_state_cleared(way):
-    model = way.wrap(net())
-    optimizer = way.optimizer(model.parameters())
-    way.steps(model, optimizer, n=2)
-    optimizer.state = defaultdict(dict)
     way.steps(model, optimizer, n=2)
 
 

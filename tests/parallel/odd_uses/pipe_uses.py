@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextvars
 
 import torch
-from odd_bed import (
+from odd_bed import use
+from odd_ways import (
     PIPE,
     Do,
     batch,
     mse,
-    use,
 )
 from torch import nn
 from torch.nn.utils import parametrizations
@@ -47,17 +47,6 @@ def torch_func_grad_through_a_pipe(way):
     way.note("gradient", torch.func.grad(lambda x: mse(pipe(x), y))(x))
 
 
-@use(PIPE, Pipe="documented: has that graph run once for each of them")
-def functional_call_with_a_graph_of_its_own(way):
-    """Parameters computed from others: a hypernetwork."""
-    pipe = way.wrap(three())
-    scale = torch.tensor(0.5, requires_grad=True)
-    x, y = batch()
-    mse(torch.func.functional_call(pipe, {n: p * scale for n, p in pipe.named_parameters()}, (x,)), y).backward()
-    way.note("gradient", scale.grad)
-    way.note_gradients()
-
-
 @use(PIPE, Pipe="documented: torch.compile is for the stages, not for the Pipe")
 def a_compiled_pipe(way):
     pipe = way.wrap(three())
@@ -74,15 +63,6 @@ def an_encoder_layer_with_time_first(way):
 @use(PIPE, Pipe="documented: torch.utils.checkpoint needs ``use_reentrant=False`` in a stage")
 def a_reentrant_checkpoint_in_a_stage(way):
     way.train(three(Do(lambda m, x: checkpoint(m.inner, x, use_reentrant=True), inner=nn.Linear(5, 5))))
-
-
-@use(PIPE, Pipe="documented: A module that is put into ``module`` afterwards is not in the Pipe")
-def a_stage_replaced_in_the_sequential(way):
-    module = three()
-    pipe = way.wrap(module)
-    torch.manual_seed(9)
-    module[2] = WithDevice(nn.Linear(5, 2), "cpu:2")
-    way.steps(pipe, way.optimizer(module.parameters()))
 
 
 CONTEXT: contextvars.ContextVar[float] = contextvars.ContextVar("scale", default=1.0)

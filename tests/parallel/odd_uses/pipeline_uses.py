@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 
-import torch
 import torch.nn.functional as F
-from odd_bed import (
+from odd_bed import use
+from odd_ways import (
     SCHEDULED,
     Do,
     batch,
@@ -14,7 +14,6 @@ from odd_bed import (
     mse,
     padded,
     tokens,
-    use,
 )
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -26,18 +25,14 @@ def two(last=None, first=None):
     return [first or nn.Sequential(nn.Linear(4, 5), nn.Tanh()), last or nn.Linear(5, 2)]
 
 
-def train(way, stages, loss=mse, schedule=None, data=batch, n=3, each=None, optimizer=None, after=None):
-    pipeline = way.pipeline(stages, schedule or one_f_one_b(2, 4), loss)
-    steps(way, pipeline, way.own_optimizer(optimizer), data, n, each, after)
-    return pipeline
+def train(way, stages, loss=mse, schedule=None, data=batch, after=None):
+    steps(way, way.pipeline(stages, schedule or one_f_one_b(2, 4), loss), way.own_optimizer(), data, after=after)
 
 
-def steps(way, pipeline, optimizer, data=batch, n=3, each=None, after=None):
+def steps(way, pipeline, optimizer, data=batch, n=3, after=None):
     for step in range(n):
-        if each:
-            each(step)
         optimizer.zero_grad()
-        way.count_last(pipeline.step(*data(step)))
+        way.count(pipeline.step(*data(step)))
         if after:
             after(step)
         way.step(optimizer)
@@ -58,15 +53,6 @@ def a_sum_as_loss(way):
 @use(SCHEDULED, ScheduledPipeline="refused: rank 1 cannot take part in the pipeline, so no")
 def a_mean_over_tokens_with_padding(way):
     train(way, [nn.Embedding(9, 4), nn.Linear(4, 9)], by_token, data=padded)
-
-
-@use(SCHEDULED, ScheduledPipeline="documented: what an even first batch hides")
-def an_even_first_batch_and_uneven_later_ones(way):
-    def uneven(step):
-        ids, target = padded(step)
-        return ids, target if step else ids
-
-    train(way, [nn.Embedding(9, 4), nn.Linear(4, 9)], by_token, data=uneven)
 
 
 @use(SCHEDULED, ScheduledPipeline="documented: torch.utils.checkpoint needs ``use_reentrant=False``")
@@ -99,13 +85,6 @@ def a_refused_first_step_and_then_a_good_one(way):
         with contextlib.suppress(ValueError):
             pipeline.step(x[:5], batch()[1][:5])
     steps(way, pipeline, optimizer, n=2)
-
-
-@use(SCHEDULED, ScheduledPipeline="refused: batch_first")
-def an_encoder_layer_with_time_first_in_a_stage(way):
-    first = Do(lambda m, x: x[:, None].expand(-1, 3, -1) * m.scale, scale=nn.Parameter(torch.ones(4)))
-    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0)
-    train(way, [first, nn.Sequential(layer, Do(lambda m, x: m.last(x.mean(1)), last=nn.Linear(4, 2)))])
 
 
 @use(SCHEDULED, ScheduledPipeline="refused: an earlier step of this ScheduledPipeline has fa")

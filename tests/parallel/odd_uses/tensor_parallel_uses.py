@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from odd_bed import (
+from odd_bed import use
+from odd_ways import (
     TENSOR,
     batch,
-    mse,
-    use,
 )
 from torch import nn
 
@@ -74,16 +73,6 @@ def a_parameter_between_column_and_row(way):
     way.train(block)
 
 
-@use(TENSOR, ColumnParallelLinear="refused: create_graph=True cannot differentiate through")
-def a_gradient_penalty_through_both(way):
-    block = way.wrap(Block(way))
-    for x, y in way.loop(block):
-        x.requires_grad_()
-        output = block(x)
-        (slope,) = torch.autograd.grad(output.sum(), x, create_graph=True)
-        way.backward(mse(output, y) + slope.square().sum(1).mean())
-
-
 @use(TENSOR, ColumnParallelLinear="refused: torch.func cannot")
 def a_jacobian_by_torch_func(way):
     block = way.wrap(Block(way))
@@ -101,7 +90,7 @@ def both_under_autocast(way):
         way.note(f"dtype of {name}", float(value.dtype == torch.bfloat16))
     way.note("output", output.double())
     way.backward(output.float().square().mean())
-    way.note_gradients()
+    way.note_all("gradient", way.gradients)
 
 
 @use(TENSOR)
@@ -122,11 +111,3 @@ def a_head_tied_to_an_embedding(way):
     block.embedding = nn.Embedding.from_pretrained(head.weight, freeze=False)
     block.embedding.weight = head.weight
     way.train(block)
-
-
-@use(TENSOR, ColumnParallelLinear="refused: x is (8, 6), and this rank's part of the weight")
-def a_row_layer_of_a_whole_input(way):
-    """The row layer is given all inputs: no column layer stands before it."""
-    block = way.wrap(Block(way, function=lambda m, x: m.row(m.whole(m.before(x)).tanh())))
-    block.whole = nn.Linear(4, 6)
-    way.steps(block, way.optimizer(block.parameters()))

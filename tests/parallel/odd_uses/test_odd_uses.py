@@ -14,7 +14,8 @@ import pipeline_uses  # noqa: F401
 import pytest
 import tensor_parallel_uses  # noqa: F401
 import training_uses  # noqa: F401
-from odd_bed import HAND, USES, WRAPPERS, Bed, Use, net
+from odd_bed import USES, Bed, Use
+from odd_ways import HAND, WRAPPERS, net
 
 QUICK = {  # of each wrapper, a right one and a refused one
     "a_head_tied_to_the_embedding",

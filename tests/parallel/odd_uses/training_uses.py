@@ -7,7 +7,8 @@ import copy
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from odd_bed import (
+from odd_bed import use
+from odd_ways import (
     BUCKETS,
     DATA,
     HAND,
@@ -21,7 +22,6 @@ from odd_bed import (
     net,
     padded,
     tokens,
-    use,
 )
 from torch import nn
 
@@ -319,17 +319,6 @@ def its_own_state_loaded_mid_training(way):
     way.steps(model, optimizer, n=2)
 
 
-@use(*WRAPPED, ShardedModel="documented: For a plain model save :meth:`full_parameters`")
-def saved_for_a_plain_model(way):
-    module = net()
-    model = way.train(module)
-    saved = model.state_dict()
-    plain = net()
-    plain.load_state_dict({name.removeprefix("module."): value for name, value in saved.items()})
-    with torch.no_grad():
-        way.note("output of the plain model", plain(way.rows(batch()[0])), "rows")
-
-
 @use(*DATA)
 def decay_for_matrices_alone(way):
     """nanoGPT's groups: weight decay for parameters of two dimensions or more."""
@@ -338,9 +327,3 @@ def decay_for_matrices_alone(way):
     others = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": decayed, "weight_decay": 0.5}, {"params": others, "weight_decay": 0.0}]
     way.steps(model, way.optimizer([g for g in groups if g["params"]], torch.optim.SGD, lr=0.1))
-
-
-@use(*DATA, ShardedModel="documented: a parameter is a piece, in ``shape`` and ``numel()``")
-def the_number_of_parameters(way):
-    model = way.train(net())
-    way.note("number", sum(p.numel() for p in model.parameters()))
