@@ -19,7 +19,7 @@ KINDS = ["parameters", "gradients", "optimizer state", "activations"]
 
 
 # Not .grad, which a ShardedModel's piece refuses while gradients are on their way.
-_GRADIENT: Any = torch.Tensor.grad.__get__
+_GRADIENT: Any = vars(torch._C.TensorBase)["grad"].__get__
 
 
 class LivingBytes:
