@@ -270,6 +270,29 @@ def test_gradients_that_are_kept_over_two_passes_stay_and_memory_is_new_only_the
         assert first == second != third == last
 
 
+def test_a_cell_that_builds_and_wraps_runs_twice_and_states_of_optimizers_are_loaded(ranks):
+    def in_rank() -> list[torch.Tensor]:
+        for _ in range(2):  # as a cell does, whose names stay
+            model = BucketedDataParallel(net().float())  # converted before it is wrapped
+            optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(rows(dist.get_rank()).float()).square().mean().backward()
+            model.finish_gradient_synchronization()
+            optimizer.step()
+            optimizer.load_state_dict(optimizer.state_dict())
+        return [parameter.detach() for parameter in model.parameters()]
+
+    alone = net().float()
+    optimizer = torch.optim.Adam(alone.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (sum(alone(rows(rank).float()).square().mean() for rank in range(2)) / 2).backward()
+        optimizer.step()
+    for found in ranks(2).run(in_rank).values:
+        torch.testing.assert_close(found, [parameter.detach() for parameter in alone.parameters()])
+
+
 def test_functional_call_with_gradients_trains_and_lazy_layers_are_refused(ranks):
     def in_rank() -> tuple[Any, Any, str]:
         model, alone = BucketedDataParallel(net()), net()
