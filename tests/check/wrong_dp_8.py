@@ -53,7 +53,7 @@ WRONG = {
     None: {
         "is rank 0 itself": ("rank 0 ran in", ("arguments = ", "fn(0, world_size, backend)\n    arguments = ")),
         "gives the ranks a function without a name": (
-            "Can't pickle local object 'run_processes.<locals>.<lambda>' (labkit/dp.py, line ",
+            "Can't pickle local object 'run_processes.<locals>",
             ("mp.start_processes(_run_rank", "mp.start_processes(lambda *given: _run_rank(*given)"),
         ),
     },

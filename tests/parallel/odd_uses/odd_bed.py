@@ -23,7 +23,10 @@ import torch
 import torch.distributed as dist
 from odd_ways import WAYS, Note, Plain
 
+import labkit
 from labkit.launch import LaunchTimeout, RankError, workers
+
+LABKIT = str(Path(labkit.__file__).parent)  # a checkout may have that name, too, and an environment in it
 
 
 class Use(NamedTuple):
@@ -98,7 +101,7 @@ def _told(error: BaseException) -> Outcome:
     while last and last.tb_next:
         last = last.tb_next
     code = last.tb_frame.f_code
-    raised = code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"] and "/labkit/" in code.co_filename
+    raised = code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"] and code.co_filename.startswith(LABKIT)
     refused = raised and isinstance(error, RuntimeError | ValueError | TypeError)
     where = traceback.extract_tb(error.__traceback__)[-1]
     words = f"{type(error).__name__}: {str(error).strip()[:400]} [{where.filename.split('/')[-1]}:{where.lineno}]"

@@ -172,9 +172,8 @@ def gradients_scaled_before_waiting(way):
     model = way.wrap(net())
     for x, y in way.loop(model):
         way.backward(mse(model(x), y))
-        for p in model.parameters():
-            if p.grad is not None:
-                p.grad /= 2
+        for p in [p for p in model.parameters() if p.grad is not None]:
+            p.grad /= 2
 
 
 @use(*DATA, ShardedModel="documented: A norm or a sum that you compute of them is this rank's alone")
