@@ -92,6 +92,8 @@ class Comparison:
         if mine is None or mine.shape != expected.shape or torch.equal(mine, expected):
             return 0.0 if mine is not None and mine.shape == expected.shape else math.inf
         gap, scale = (mine - expected).abs(), _largest(expected)
+        if scale <= self._tolerance * self._largest:  # zero but for rounding, as BERT's key.bias
+            scale = self._largest
         allowed = 2 * self._reach[name] * self._doubt[name] if name in self._doubt else torch.zeros(())
         off, whole = _ratio(_largest((gap - allowed).clamp(min=0)), scale), _ratio(_largest(gap), scale)
         beside_others = torch.finfo(expected.dtype).eps * self._largest  # a parameter that is zero but for rounding
