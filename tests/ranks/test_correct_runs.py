@@ -238,8 +238,10 @@ def receives_from_a_socket():
 
 def pauses_until_a_signal():
     signal.signal(signal.SIGUSR2, lambda *_: None)
-    later(f"kill -USR2 {os.getpid()}")
+    sender = later(f"while kill -USR2 {os.getpid()}; do sleep 0.2; done")  # one that comes before pause() wakes nobody
     signal.pause()
+    sender.kill()
+    sender.wait()
 
 
 def waits_for_a_signal():
