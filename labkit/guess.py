@@ -7,11 +7,13 @@ the answer begins with ``%%needs guess.hidden`` and steps aside until the guess 
 know" is one. It is kept outside the notebook, so running all cells again keeps it. In such a cell:
 
     reveal(hidden, 0.72)
+
+:func:`conclude` says what a run decides, and :func:`show` shows figures and numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from labkit import todo
@@ -22,12 +24,13 @@ from labkit.draw.figures import show
 from labkit.guesses.calibration import all_guesses, calibration, draw_calibration, said_of_calibration
 from labkit.guesses.question import Question
 from labkit.guesses.reader import Card, Guess
-from labkit.stats import Interval, interval
+from labkit.stats import Interval, conclusion, interval
 
 __all__ = [
     "Guess",
     "all_guesses",
     "calibration",
+    "conclude",
     "draw_calibration",
     "guess",
     "reveal",
@@ -116,3 +119,13 @@ def _in_unit(answer: Any, unit: float) -> Any:
     if isinstance(found, Interval):
         return Interval(*(each / unit for each in found))
     return found if unit == 1 else found / unit
+
+
+def conclude(name: str, found: Interval | Iterable[float], than: float = 1.0, **numbers: Any) -> None:
+    """Show the sentence of ``notebooks/conclusions.toml`` that a run decides.
+
+        conclude("overlap_gains", turns.step_s.ratio("buckets", "overlap"))
+
+    Which one, and what is raised: see :func:`labkit.stats.conclusion`.
+    """
+    display(conclusion(name, found, than, **numbers))

@@ -105,6 +105,7 @@ class Guess:
     ) -> None:
         """Show how far off the guess is and which term it forgot; from now on it is final.
 
+        So is the answer that is kept: an experiment after it shows its own, and leaves that one.
         The answer of a number may be an Interval; a guess inside it is not told from it, and the
         calibration does not count it as wrong.
         ``as_if`` holds wrong models by a clause, ``{"if messages were free": 0.1}``,
@@ -123,7 +124,8 @@ class Guess:
             answer = answer.median
         chance = None if undecided else self.question.chance(self.value, answer)
         facts = {"answer": _plain(answer), "measured": measured, "undecided": undecided}
-        self._keep(**facts, left_out=left_out, term=term, chance=chance and round(chance, 4))
+        if not self.final:  # an experiment after the answer leaves it as it was
+            self._keep(**facts, left_out=left_out, term=term, chance=chance and round(chance, 4))
         display(Card(f"You said: {self.in_words()}. {fact(text, width=0) if measured else text}"))
 
     def _compare(self, answer: Any, as_if: Mapping[str, Any], terms: Mapping[str, Any]) -> Feedback:

@@ -1,10 +1,11 @@
-"""Emulated compute: a stage that sleeps instead of computing, for more ranks than cores.
+"""Chosen durations: modules that sleep instead of computing, for more ranks than cores.
 
+    layer = nn.Sequential(nn.Linear(256, 256), Sleep(forward_s=0.002, backward_s=0.004))
     stage = EmulatedStage(forward_s=0.01, input_grad_s=0.01, weight_grad_s=0.01)
     ScheduledPipeline([stage], zero_bubble_h1(n_stages=4, n_micro=8), torch.nn.functional.mse_loss)
 
-Real tensors and gradients go through it, and from rank to rank. Whatever is recorded meanwhile says
-that it was emulated.
+Real tensors and gradients go through them, and from rank to rank: when a message leaves, and who
+waits for whom, is measured. Whatever is recorded meanwhile says that durations were chosen.
 """
 
 from __future__ import annotations
@@ -18,9 +19,35 @@ from torch import nn
 from labkit.base.checks import check_number
 from labkit.trace import note_emulated
 
-NOTE = "emulated compute: stages sleep instead of computing"
+NOTE = "durations chosen (compute sleeps); order and waiting measured"
 
-_SECONDS = "a finite number of seconds, 0 or more: how long a micro-batch should take"
+_SECONDS = "a finite number of seconds, 0 or more: how long it should take"
+
+
+class Sleep(nn.Module):
+    """Hands on a tensor, of any shape, and sleeps: in the forward pass and in the backward pass.
+
+    It stands for compute that takes ``forward_s`` and ``backward_s`` seconds. Behind a layer, the
+    layer's gradients are ready once the backward pass has slept. An input that needs no gradient
+    has no backward pass, so nobody sleeps in it.
+
+    Raises TypeError for anything but a number, ValueError for a negative or infinite one.
+    """
+
+    def __init__(self, forward_s: float, backward_s: float = 0.0):
+        super().__init__()
+        for name, value in {"forward_s": forward_s, "backward_s": backward_s}.items():
+            check_number(name, value, lambda seconds: 0 <= seconds < float("inf"), _SECONDS)
+        self.forward_s, self.backward_s = forward_s, backward_s
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        note_emulated(NOTE)
+        sleep_until(time.perf_counter() + self.forward_s)
+        y: torch.Tensor = _Sleep.apply(x, self.backward_s)
+        return y
+
+    def extra_repr(self) -> str:
+        return f"forward_s={self.forward_s}, backward_s={self.backward_s}"
 
 
 class EmulatedStage(nn.Module):

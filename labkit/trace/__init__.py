@@ -12,7 +12,7 @@ one reads the other.
 
 from labkit.trace.chrome import to_chrome_trace
 from labkit.trace.gpu_time import barrier, synchronize
-from labkit.trace.spans import Recorder, Recording, note_emulated, pause, record, span
+from labkit.trace.spans import Recorder, Recording, note_emulated, pause, record, set_step, span
 from labkit.trace.table import EVENT_COLUMNS, LANES, TIMING_COLUMNS, Row, event_table, rank_events, timings
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "pause",
     "rank_events",
     "record",
+    "set_step",
     "span",
     "synchronize",
     "timings",

@@ -31,6 +31,8 @@ _MAX_LABEL = 2**63 - 1  # a column of the table has 64 bits
 
 _paused = 0  # blocks of pause() that are running
 
+_step: int | None = None  # of spans that do not say their own
+
 _gpu: torch.device | None = None  # of the process, while spans are timed on it
 
 _clock = time.perf_counter_ns  # on Linux and macOS one clock for all processes of a machine
@@ -69,7 +71,7 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
         if lane not in LANES:
             raise ValueError(f"span({name!r}): lane is {lane!r}, expected one of {', '.join(LANES)}")
         self._lane, self._device = lane, device
-        labels = [step, stage, micro_batch, bucket, bytes]
+        labels = [_step if step is None else step, stage, micro_batch, bucket, bytes]
         if not all(label is None or (type(label) is int and abs(label) <= _MAX_LABEL) for label in labels):
             labels = [_whole(name, *each) for each in zip(LABELS, labels, strict=True)]
         self._labels = (str(name), *labels)
@@ -112,6 +114,21 @@ def _whole(name: str, label: str, value: Any) -> int | None:
     raise TypeError(f"span({name!r}): {label} is {value!r:.60}, expected a whole number of 64 bits, or None")
 
 
+def set_step(number: int | None) -> None:
+    """Give the spans that begin from now on this step number, in all threads of this process.
+
+    A span with a ``step`` of its own keeps that. A loop calls it once a step:
+
+        for number in range(steps):
+            set_step(number)
+            loss = train(...)
+
+    None ends it, as the start of the next recording does.
+    """
+    global _step
+    _step = _whole("set_step", "the number", number)
+
+
 @contextlib.contextmanager
 def pause() -> Iterator[None]:
     """Record nothing of the block, in any thread: for what is not to be measured."""
@@ -126,7 +143,7 @@ def pause() -> Iterator[None]:
 def note_emulated(what: str) -> None:
     """Note in every recording in progress that ``what`` was not real.
 
-    Say it as in ``"emulated compute: …"``; once is enough. It stands under the tables and pictures
+    Say it as in ``"emulated link: …"``; once is enough. It stands under the tables and pictures
     that come of them, as an emulated link does.
     """
     for recorder in _recorders:
@@ -154,7 +171,9 @@ class Recorder:
 
         Its clock, and those of others in use, are tied to the CPU's: that waits for an event.
         """
-        global _recorders, _gpu
+        global _recorders, _gpu, _step
+        if not _recorders:
+            _step = None
         if device_type == "cuda":
             import torch
 
