@@ -56,6 +56,14 @@ def test_seconds_are_told_in_the_unit_of_the_question_and_fields_are_filled(caps
     assert (kept["answer"], kept["measured"]) == (5.0, True)
 
 
+def test_an_experiment_after_the_answer_tells_its_own_and_leaves_the_answer_that_is_kept(capsys):
+    given = asked("wait", 2.0)
+    reveal(given, 0.005, free=0.002, sent=0.001, n=4)
+    reveal(given, 0.020, free=0.002, sent=0.001, n=4)
+    assert "It is 20 ms: 10 times too low." in capsys.readouterr().out
+    assert store.load()["wait"]["answer"] == 5.0
+
+
 def test_what_no_run_changes_stands_in_the_file_in_the_unit_of_the_question(capsys):
     reveal(asked("wait", 900.0), 0.005, free=0.002, sent=0.001, n=4)
     assert "Your guess is what it would be if it slept." in capsys.readouterr().out

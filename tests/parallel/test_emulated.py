@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from labkit.cost import Link
 from labkit.parallel import emulated
-from labkit.parallel.emulated import EmulatedStage
+from labkit.parallel.emulated import EmulatedStage, Sleep
 from labkit.parallel.stage import Stage
 from labkit.trace import span
 
@@ -20,6 +20,14 @@ def test_gradients_go_through():
     loss = torch.nn.functional.mse_loss(stages(torch.ones(16, 4)), torch.zeros(16, 4))
     loss.backward()
     assert [loss.item(), *(stage.weight.grad.item() for stage in stages)] == pytest.approx([1.0, 2.0, 2.0, 2.0, 2.0])
+
+
+def test_a_layer_before_a_sleep_has_its_own_outputs_and_gradients():
+    layer, x = torch.nn.Linear(4, 3), torch.randn(2, 4)
+    y = torch.nn.Sequential(layer, Sleep(0, 0))(x)
+    assert torch.equal(y, layer(x))
+    y.sum().backward()
+    assert layer.weight.grad == pytest.approx(x.sum(0).repeat(3, 1))
 
 
 # --- how long it takes ----------------------------------------------------------------------------
@@ -62,6 +70,12 @@ def test_each_pass_takes_as_long_as_told_and_the_weights_both_where_the_input_ne
     stage.forward(1, x)
     assert clock.of(stage.input_grad, 1, dy) == input_s
     assert clock.of(stage.weight_grad, 1) == weight_s
+
+
+def test_a_sleep_takes_as_long_as_told_in_either_pass(clock):
+    nap, x = Sleep(0.1, 0.02), torch.ones(2, requires_grad=True)
+    assert clock.of(nap, x) == 0.1
+    assert clock.of(nap(x).sum().backward) == 0.02
 
 
 # --- in ranks -------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from labkit.trace import (
     pause,
     rank_events,
     record,
+    set_step,
     span,
     spans,
     timings,
@@ -46,6 +47,25 @@ def test_a_span_is_one_row_with_its_labels_its_rank_and_its_time(monkeypatch):
     labels = recording.events.iloc[1][["step", "stage", "micro_batch", "bucket", "bytes"]]
     assert labels.pop("micro_batch") == 0 and labels.isna().all()
     assert str(recording.events["micro_batch"].dtype) == "Int64"
+
+
+def test_spans_of_all_threads_have_the_step_that_is_set_unless_they_say_their_own():
+    with record() as recording:
+        set_step(4)
+        thread = threading.Thread(target=lambda: span("in a thread").begin().end())
+        thread.start()
+        thread.join()
+        span("own", step=7).begin().end()
+        set_step(None)
+        span("after").begin().end()
+        set_step(5)
+    with record() as again:
+        span("of the next recording").begin().end()
+    steps = {**dict(zip(recording.events["name"], recording.events["step"].fillna(-1), strict=True))}
+    assert steps == {"in a thread": 4, "own": 7, "after": -1}
+    assert again.events["step"].isna().all()
+    with pytest.raises(TypeError, match="the number is 'one', expected a whole number"):
+        set_step("one")
 
 
 def test_a_block_that_raises_is_recorded_and_raises_on():
