@@ -1,4 +1,4 @@
-"""Ways that take turns: each step has its own spans, times and number,."""
+"""Ways that take turns: each step has its own spans, times and number."""
 
 from __future__ import annotations
 
