@@ -33,6 +33,7 @@ from labkit.base.texts import listed
 from labkit.base.units import size_of
 from labkit.base.words import words
 from labkit.draw import charts, timelines
+from labkit.draw.layout import from_zero
 from labkit.draw.picture import figure_of, house_style, save
 from labkit.stats import Interval, interval
 
@@ -147,6 +148,7 @@ def _draw_lines(entry: _Numbers, lines: _Numbers, numbers: _Numbers) -> Axes:
 
 def _timeline(entry: _Numbers, numbers: _Numbers) -> Axes:
     (events,) = numbers.values()
+    events = events if isinstance(events, Mapping) else from_zero(events)
     return timelines.timeline(events, time_label=entry["x"], note=entry.get("note", ""))
 
 

@@ -17,6 +17,7 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch
 from matplotlib.path import Path
+from matplotlib.ticker import MaxNLocator
 
 from labkit.draw import palette
 from labkit.draw.layout import TimeAxis
@@ -29,6 +30,7 @@ _NARROW_PT = 3.0  # a bar narrower than this has no edge, and no hatching
 _NARROW_OP_PT = 2.0  # the same for ops of a pipeline, which lie side by side; if they are narrow on average, none has
 _HAIR_PT = 0.3  # at least so wide is a bar
 _LETTERS_PT = (5.0, 8.0)  # the least and the largest letters in bars
+_LONG_PT = 7.0  # the least letters of long labels
 _LABEL_PT = 10.5  # the least distance of two labels of ranks
 _STEPS: dict[str, Any] = {"facecolor": palette.KEPT, "edgecolor": palette.KEPT_EDGE, "linewidth": 0.5}
 _MAX_NUMBERS = 1000  # labels inside bars: with more, drawing slows down and none can be read
@@ -38,6 +40,7 @@ _MARGIN = 0.12  # rows, above the first and below the last
 _ROW_IN, _MAX_ROWS_IN, _TITLE_IN, _COLUMNS_IN, _AXIS_IN, _LINE_IN = 0.27, 9.5, 0.3, 0.36, 0.45, 0.18
 _LEGEND_PT, _NOTE_CHARACTERS = 8.5, 125
 _HANDLE_PT, _LETTER_PT = 38.0, 4.9  # about as wide in the legend
+_MAX_TICKS = 20  # of an axis that counts
 _COLUMN_PT = (5.0, 7.5)  # the least and the largest letters above a column
 _MAX_OUTLINES = 20_000  # bars in an SVG: with more, the file is larger than a picture made of pixels
 
@@ -85,6 +88,7 @@ def panel_figure(
         ]
         height_in = sum(heights) * row_in + sum(around_in) + _LINE_IN * (n_lines + len(notes))
         form: dict[str, Any] = {"figsize": (PAGE_IN, height_in), "height_ratios": heights}
+        form["gridspec_kw"] = {"left": 0.1, "right": 0.97}  # about where the layout puts them: for labels
         figure, grid = plt.subplots(len(panels), 1, layout="constrained", squeeze=False, **form)
         for number, (ax, panel, time, last) in enumerate(zip(grid[:, 0], panels, axes_of, is_last, strict=True)):
             alike = [other for other, own in zip(panels, axes_of, strict=True) if own is time]
@@ -120,6 +124,8 @@ def paint(ax: Axes, panel: Panel, look: Look, extent: tuple[float, float]) -> No
     per_second = look.time.per_second
     ax.set_xlim(extent[0] * per_second, extent[1] * per_second)
     ax.set_ylim(panel.height + _MARGIN, -_MARGIN)
+    if not look.time.unit:  # a count of something, such as clocks
+        ax.xaxis.set_major_locator(MaxNLocator(_MAX_TICKS, integer=True, steps=[1, 2, 5, 10]))
     every = _label_rows(ax, panel)
     if isinstance(panel, GridPanel):
         _label_columns(ax, panel)
@@ -207,12 +213,10 @@ def _write_labels(ax: Axes, panel: Panel, look: Look) -> None:
 
     On a hatching it stands on a ground of the bar's colour.
     """
-    bars, (width_pt, height_pt) = panel.bars[panel.bars["label"] != ""], points_per_unit(ax)
-    room_pt = (bars["right"] - bars["left"]) * look.time.per_second * width_pt
-    letters = bars["label"].str.len() - 0.5 * bars["label"].str.count(" ")
-    by_width, by_height = room_pt / (0.68 * letters + 0.35), 0.72 * height_pt * bars["height"]
-    least_pt, most_pt = _LETTERS_PT
-    size = pd.concat([by_width, by_height], axis=1).min(axis=1).clip(upper=most_pt)
+    bars, least_pt = panel.bars[panel.bars["label"] != ""], _LETTERS_PT[0]
+    size = _letters_pt(ax, bars, bars["label"], look)
+    if "long" in bars and ((long := _letters_pt(ax, bars, bars["long"], look)) >= _LONG_PT).all():
+        bars, size = bars.assign(label=bars["long"]), long
     fits = size >= least_pt
     if _is_of_ops(panel):  # of a row all ops of a kind have one, or none: the first ten alone would confuse
         fits &= fits.groupby([bars["top"], bars["name"]]).transform("mean") > 0.75
@@ -228,6 +232,15 @@ def _write_labels(ax: Axes, panel: Panel, look: Look) -> None:
             else None
         )
         ax.text(x, y, bar["label"], fontsize=bar["size"], color=text_colour(colour), bbox=ground, **at)
+
+
+def _letters_pt(ax: Axes, bars: pd.DataFrame, labels: pd.Series, look: Look) -> pd.Series:
+    """Return how large letters may be for a label to fit into its bar."""
+    width_pt, height_pt = points_per_unit(ax)
+    room_pt = (bars["right"] - bars["left"]) * look.time.per_second * width_pt
+    letters = labels.str.len() - 0.5 * labels.str.count(" ")
+    by_width, by_height = room_pt / (0.68 * letters + 0.35), 0.72 * height_pt * bars["height"]
+    return pd.concat([by_width, by_height], axis=1).min(axis=1).clip(upper=_LETTERS_PT[1])
 
 
 # --- rows and strips ------------------------------------------------------------------------------

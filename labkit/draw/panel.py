@@ -56,9 +56,10 @@ class Panel:
     ``bars`` has a row per bar and the columns of BAR_COLUMNS: from ``left`` to ``right`` on the
     axis (seconds, or columns), ``top`` and ``height`` in rows from the top of the panel; ``name``
     chooses its colour and hatching (:func:`labkit.draw.style_of`), ``chunk`` how much lighter it
-    is; ``label`` is written into it. More columns may be there: ``ghost``, true for a bar that is
-    drawn as an outline; and ``same``, one number for bars that light up
-    together in all panels of a picture, -1 for none.
+    is; ``label`` is written into it. More columns may be there: ``long``, which is printed in its
+    place where all bars have room for it; ``ghost``, true for a bar that is drawn as an outline;
+    and ``same``, one number for bars that light up together in all panels of a picture, -1 for
+    none.
 
     ``height`` is that of the panel in rows.
 

@@ -19,6 +19,7 @@ from labkit.draw.layout import Part, TimeAxis, from_zero, lay_out, prepare, time
 from labkit.draw.painter import Look, across, paint, panel_figure, put_panel_legend
 from labkit.draw.panel import EventsPanel, Label, Mark
 from labkit.draw.picture import attach, house_style
+from labkit.schedule import EVENT_NAMES
 from labkit.simulate import activations, bubble_fraction, makespan
 from labkit.trace import EVENT_COLUMNS
 
@@ -33,14 +34,16 @@ def timeline(
     """Draw an event table: a row per rank, in it one per lane; spans that overlap are stacked.
 
     ``events`` has the columns of ``trace.EVENT_COLUMNS``, times in seconds. A bar shows the number
-    of its micro-batch, or else of its bucket, where there is room. The second and further stages of
-    a rank are lighter. ``note`` stands under the picture, with what was emulated. ``time_label``
-    names the axis where a second stands for something else, such as ``"time (forward passes)"``.
+    of its micro-batch, or else of its bucket, where there is room; where ranks have several stages
+    and there is more room, its op, as ``4F0``. The second and further stages of a rank are lighter.
+    Where a rank of a pipeline waits is grey, if nothing but its ops is drawn. ``note`` stands under
+    the picture, with what was emulated. ``time_label`` names the axis where a second stands for
+    something else, such as ``"time (forward passes)"``.
 
     Tables of pipeline steps, by title, are drawn one above the other on one time axis, each from 0
-    on with its makespan and bubble. Where a rank waits is grey. The strip below each rank tells of
-    how many micro-batches it keeps the activations, over time, with the peak next to it, on one
-    scale for all (:func:`pieces_of`).
+    on with its makespan and bubble. The strip below each rank tells of how many micro-batches it
+    keeps the activations, over time, with the peak next to it, on one scale for all
+    (:func:`pieces_of`).
 
     Raises ValueError for a table that is empty, lacks columns, or has times that are missing or run
     backwards; of several, by its title; and for ``ax`` beside several tables.
@@ -54,16 +57,18 @@ def timeline(
     origin = start if start > end - start else 0.0  # far from the run's start, count from the first span
     axis = time_axis(end - origin - min(start - origin, 0.0), time_label, origin)
     shown = drawn.assign(start_s=drawn["start_s"] - origin, end_s=drawn["end_s"] - origin)
-    panel, data = lay_out([Part("", 1.0, shown)]), drawn[list(EVENT_COLUMNS)]
-    return _draw(panel, ax, axis, emulated(events, note=note), data)
+    panel = _with_ops(lay_out([Part("", 1.0, shown)]), shown)
+    if panel.of_ops and (shown["lane"] == "compute").all():
+        panel = replace(panel, idle=_idle(panel, shown))
+    return _draw(panel, ax, axis, emulated(events, note=note), drawn[list(EVENT_COLUMNS)])
 
 
 def overlay(ideal: pd.DataFrame, measured: pd.DataFrame, ax: Axes | None = None, *, note: str = "") -> Axes:
     """Draw what should happen over what did happen, rank by rank on one time axis; both begin at 0.
 
     Two event tables as for :func:`timeline`, with the same unit of time. Lines mark where each of
-    them ends. In the picture the first one is called predicted, as in every other picture of the
-    lab.
+    them ends, which is written above. In the picture the first one is called predicted, as in every
+    other picture of the lab.
     """
     panel, axis, data = overlay_panel(ideal, measured)
     return _draw(panel, ax, axis, emulated(ideal, measured, note=note), data)
@@ -78,9 +83,10 @@ def overlay_panel(
     panel = lay_out([Part(source, _HEIGHTS[source], table) for source, table in tables.items()])
     ends = {source: float(table["end_s"].max()) for source, table in tables.items()}
     axis = time_axis(max(ends.values()))
-    marks = [Mark(end, f"{source} ends at {axis(end)}", source == "predicted") for source, end in ends.items()]
+    marks = [Mark(end, f"{source} end", source == "predicted") for source, end in ends.items()]
+    facts = "   ".join(f"{source} end {axis(end)}" for source, end in ends.items())
     tagged = [table.assign(source=source)[["source", *EVENT_COLUMNS]] for source, table in tables.items()]
-    return replace(panel, marks=marks, title=title), axis, pd.concat(tagged, ignore_index=True)
+    return replace(panel, marks=marks, title=title, facts=facts), axis, pd.concat(tagged, ignore_index=True)
 
 
 def _draw(panel: EventsPanel, ax: Axes | None, axis: TimeAxis, note: str, data: pd.DataFrame) -> Axes:
@@ -90,6 +96,7 @@ def _draw(panel: EventsPanel, ax: Axes | None, axis: TimeAxis, note: str, data: 
     look = Look.of([panel], axis)
     with house_style():
         paint(ax, panel, look, across([panel]))
+        ax.set_title(panel.facts, loc="right", fontsize=8.5)
         ax.set_xlabel("\n".join([axis.label, *([note] if note else [])]))
         put_panel_legend(ax, look.styles, look.n_chunks)
     attach(ax, data)
@@ -124,18 +131,32 @@ def _step_panel(
     title: str, events: pd.DataFrame, pieces: pd.DataFrame, most_kept: float, axis: TimeAxis
 ) -> EventsPanel:
     """Return the panel of a step, with strips that are full for ``most_kept`` micro-batches."""
-    panel, makespan_s = lay_out([Part("", 1.0, events)], gap=_GAP, strip=_STRIP), makespan(events)
-    bars = panel.bars.assign(bottom=panel.bars["top"] + panel.bars["height"], rank=events["rank"])
-    rows = bars[events["lane"] == "compute"].groupby("rank").agg({"top": "min", "bottom": "max"})
+    panel = _with_ops(lay_out([Part("", 1.0, events)], gap=_GAP, strip=_STRIP), events)
     peaks: dict[int, float] = pieces.groupby("rank")["micro_batches"].max().to_dict()  # type: ignore[assignment]
     return replace(
         panel,
         title=title,
-        facts=f"makespan {axis(makespan_s)}   bubble {100 * bubble_fraction(events):.1f} %",
-        idle=rows.assign(left=_end_s(events) - makespan_s, right=_end_s(events)),
+        facts=f"makespan {axis(makespan(events))}   bubble {100 * bubble_fraction(events):.1f} %",
+        idle=_idle(panel, events),
         strips=_strips_of(pieces, panel, most_kept),
         peaks=[Label(panel.ranks[rank][1] + _STRIP / 2, f"{peak:.4g}") for rank, peak in peaks.items()],
     )
+
+
+def _idle(panel: EventsPanel, events: pd.DataFrame) -> pd.DataFrame:
+    """Return the ground of a step's ops on each rank, which shows where it waits."""
+    bars = panel.bars.assign(bottom=panel.bars["top"] + panel.bars["height"], rank=events["rank"])
+    rows = bars[events["lane"] == "compute"].groupby("rank").agg({"top": "min", "bottom": "max"})
+    return rows.assign(left=_end_s(events) - makespan(events), right=_end_s(events))
+
+
+def _with_ops(panel: EventsPanel, events: pd.DataFrame) -> EventsPanel:
+    """Return the panel with ops such as 4F0 as long labels, where a rank has several stages."""
+    kinds = events["name"].map({name: kind for kind, name in EVENT_NAMES.items()})
+    if not events["chunk"].any() or (kinds.isna() | events["micro_batch"].isna()).any():
+        return panel
+    ops = events["stage"].astype(str) + kinds + events["micro_batch"].astype(str)
+    return replace(panel, bars=panel.bars.assign(long=ops.to_numpy()))
 
 
 def _strips_of(pieces: pd.DataFrame, panel: EventsPanel, most: float) -> pd.DataFrame:

@@ -4,9 +4,6 @@ listings            the code of student files, or where it is to be written
 diffs               a file as its diff to another one
 ladder              the files of examples/, run and compared
 gradient_sync       BERT trained with each way to agree on gradients, in turns, and what it sends
-cuts                what single modules of a model take, and a pipeline of two of its parts
-sleeping_pipeline   the bubble of a pipeline whose stages sleep
-recomputation       what a stage costs that recomputes its activations
 kept_memory         the bytes that autograd keeps for backward
 two_workers         the same work for one worker thread and for two
 trained_pipelines   a pipeline that trains, in turns with its stages op after op

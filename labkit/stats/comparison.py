@@ -31,11 +31,13 @@ class Interval(NamedTuple):
     def text(self, unit: str = "") -> str:
         """Return it as ``1.40 (1.31 to 1.47) s``, with as many digits as the interval bears.
 
-        Whole numbers stay whole, and no end is rounded to less than two digits of its own.
+        Whole numbers stay whole, and no end is rounded to less than two digits of its own. Where
+        the ends are one value it is that: ``6``.
         """
         digits = _decimals(*self)
         median, low, high = (f"{value:.{digits}f}" for value in self)
-        return f"{median} ({low} to {high}){unit and ' ' + unit}"
+        ends = f" ({low} to {high})" if self.low < self.high else ""
+        return f"{median}{ends}{unit and ' ' + unit}"
 
     def side_of(self, value: float) -> str:
         """Return where a value, such as a prediction, lies."""

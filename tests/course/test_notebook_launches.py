@@ -22,7 +22,6 @@ COMPARED_WITH_NOTHING = {
     "01_shards": {"own_shard", "steps", "accuracy"},  # three ranks, and positions in a list
     "05_gradient_sync": {"five_steps"},  # four ranks with each other
     "07_sharding": {"sharding.in_turns", "saved", "loaded", "gradient_of_scale"},  # ways in one launch; a checkpoint
-    "08_clock_cycles": {"time_recomputation"},  # what recomputing costs one rank
     "09_pipe": {"watch_queues"},  # threads of one rank, on the CPU
 }
 

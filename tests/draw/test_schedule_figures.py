@@ -10,7 +10,7 @@ from drawn_tables import event, two_ranks
 from matplotlib.text import Annotation
 
 from labkit.draw import timeline
-from labkit.schedule import gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
+from labkit.schedule import forward_only, gpipe, interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
 from labkit.simulate import simulate
 from labkit.trace import event_table
 
@@ -65,6 +65,20 @@ def test_what_was_measured_late_starts_at_0_and_ranks_idle_from_the_first_op_of_
     (idle,) = [box for box in idle_boxes(ax)]
     assert idle[:2] == (0, 4) and idle[3] - idle[2] == pytest.approx(0.86)  # behind the lane compute, not behind comm
     assert ax.get_xlim()[1] >= 5
+
+
+def test_a_single_pipeline_has_a_tick_a_clock_and_grey_where_a_rank_waits_between_first_and_last_op():
+    ax = timeline(simulate(forward_only(4, 6)), time_label="clock")
+    assert [tick for tick in ax.get_xticks() if 0 <= tick <= 9] == [*range(10)]
+    assert [box[:2] for box in idle_boxes(ax)] == [(0, 9)] * 4
+    assert not idle_boxes(timeline(two_ranks()))  # it has messages and optimizer steps
+
+
+def test_ops_of_ranks_with_several_stages_have_their_names_where_all_have_room():
+    half = {"forward": 0.5, "backward": 1.0}
+    labels = {m: {text.get_text() for text in timeline(simulate(interleaved(2, m, 2), **half)).texts} for m in (2, 16)}
+    assert labels[2] == {f"{stage}{kind}{i}" for stage in range(4) for kind in "FB" for i in range(2)}
+    assert labels[16] <= {str(i) for i in range(16)}
 
 
 def test_the_peak_of_every_rank_stands_beside_it(five):

@@ -68,7 +68,8 @@ def test_overlay_starts_both_tables_at_0_and_marks_where_each_ends():
     ends = [(line.get_xdata()[0], line.get_linestyle()) for line in ax.lines]
     assert ends == [(10, "--"), (pytest.approx(15), "-")]
     entries = [text.get_text() for text in ax.figure.legends[0].get_texts()]
-    assert entries[-2:] == ["predicted ends at 10 s", "measured ends at 15 s"]
+    assert entries[-2:] == ["predicted end", "measured end"]
+    assert ax.get_title("right") == "predicted end 10 s   measured end 15 s"
     assert not [pair for pair in combinations(boxes, 2) if overlapping(*pair)]
 
 
