@@ -333,9 +333,9 @@ class ScheduledPipeline:
     - ``process_group``: the ranks, by default all; a schedule of one rank needs none.
 
     A step adds to the parameters' ``.grad`` what one process would, as long as a row's output
-    depends on that row alone (see :class:`Pipe`). Each op is a span with the labels step, stage and
-    micro_batch; messages are ``send`` and ``recv``, in the lane comm. ``next_step`` is the number
-    that the next step's spans get; set it where several pipelines take turns.
+    depends on that row alone (see :class:`Pipe`). Each op is a span with the labels stage and
+    micro_batch; messages are ``send`` and ``recv``, in the lane comm. A loop that records several
+    steps calls :func:`labkit.trace.set_step` before each.
 
     Raises, before anything is sent: ScheduleError for a schedule that cannot run, ValueError for
     one of another number of ranks or stages than there are, or if the ranks were given different
@@ -381,7 +381,7 @@ class ScheduledPipeline:
         self._trains = any(op.kind != "F" for op in schedule.ops[rank])
         self._is_first, self._rows = True, 0  # rows of a batch, which the first step fixes
         self._loss: MeanLoss | None = None  # of the step, on the rank of the last stage
-        self.next_step, self._failed = 0, False
+        self._failed = False
 
     def step(self, x: torch.Tensor | None = None, target: torch.Tensor | None = None) -> torch.Tensor | None:
         """Do forward and backward for all micro-batches of ``x``, and return the loss.
@@ -465,18 +465,15 @@ class ScheduledPipeline:
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:
-        """Run a step: its spans have its number, and if it fails it is the last one.
+        """Run a step: if it fails it is the last one.
 
         If the first one is refused at its end, the next one is the first.
         """
         stages = self._stages.values()
-        self._p2p.step, self._p2p.formats_are_known = self.next_step, not self._is_first
-        for stage in stages:
-            stage.step = self.next_step
+        self._p2p.formats_are_known = not self._is_first
         self._failed = True
         checked = checked_step(stages, self._loss, self._group) if self._is_first else contextlib.nullcontext()
         with torch.set_grad_enabled(self._trains), checked:
             yield
             self._failed = False
         self._is_first = False
-        self.next_step += 1

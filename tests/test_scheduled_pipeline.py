@@ -3,6 +3,8 @@ are in the table."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,6 +16,8 @@ from torch import nn
 
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import Op, Schedule, gpipe, interleaved, zero_bubble_h1, zero_bubble_v
+from labkit.simulate import critical_path
+from labkit.trace import record, set_step
 
 pytestmark = task("pipe.5")
 
@@ -96,6 +100,19 @@ def test_every_message_is_a_send_and_a_recv_in_the_lane_comm_with_its_bytes(rank
     sent = [("send", *source[1:]) for source, _ in pairs] + [("recv", *op[1:]) for _, op in pairs]
     assert sorted(zip(comm["name"], comm["stage"], comm["micro_batch"], strict=True)) == sorted(2 * sent)  # two steps
     assert set(comm["bytes"]) == {2 * WIDTH * 8}  # two rows of doubles
+
+
+def test_ops_have_the_step_that_the_loop_has_set_and_none_where_it_has_set_none():
+    pipe, (x, target) = one_rank(), batch()
+    with record() as recording:
+        pipe.step(x, target)
+        for number in (7, 8):
+            set_step(number)
+            pipe.step(x, target)
+    ops = recording.events[recording.events["lane"] == "compute"]
+    assert Counter(ops["step"].fillna(-1).tolist()) == dict.fromkeys((-1, 7, 8), len(ONE_RANK.ops[0]))
+    with pytest.raises(ValueError, match=r"twice, .*call labkit\.trace\.set_step\(n\) before each step"):
+        critical_path(ONE_RANK, ops)
 
 
 # --- refused before anything is sent --------------------------------------------------------------

@@ -3,7 +3,7 @@
 links    a link, common links, and what a collective costs on them
 ddp      a data-parallel step: its buckets on one channel, and its terms in three ways to agree
 fsdp     a step with a sharded model, beside a data-parallel one; one layer, sharded or over ranks
-fit      the link, and the cost of a call or a micro-batch, that fit measured times
+fit      the link, and the cost of a call, that fit measured times
 memory   how big a model fits where, and how long it trains
 
 Everything stands on one model of a link, the α–β model: a message takes a fixed time α, its
@@ -22,7 +22,7 @@ since every rank imports it.
 """
 
 from labkit.cost.ddp import ddp_step, ddp_timeline, way_terms
-from labkit.cost.fit import LinkFit, fit_host_s, fit_link, fit_work, measure_rising
+from labkit.cost.fit import LinkFit, fit_host_s, fit_link, measure_rising
 from labkit.cost.fsdp import (
     LayerCost,
     UnitCost,
@@ -59,7 +59,6 @@ __all__ = [
     "ddp_timeline",
     "fit_host_s",
     "fit_link",
-    "fit_work",
     "fsdp_layer",
     "fsdp_step",
     "hiding_tokens",

@@ -1,4 +1,4 @@
-"""Fit the model to measured times: a link, what a call costs its rank, and what a micro-batch."""
+"""Fit the model to measured times: a link, and what a call costs its rank."""
 
 from __future__ import annotations
 
@@ -121,40 +121,6 @@ def fit_host_s(calls: Sequence[float], times_s: Sequence[float], predicted_s: Se
         )
     beyond = sum(n * (time - predicted) for n, time, predicted in zip(calls, times_s, predicted_s, strict=True))
     return max(0.0, float(beyond / sum(n * n for n in calls)))
-
-
-class WorkFit(NamedTuple):
-    """What a clock of a pipeline takes: ``unit_s`` for each unit of work, plus ``fixed_s``."""
-
-    unit_s: float
-    fixed_s: float
-
-    def pipeline_s(self, units: float, n_micro: int, n_stages: int = 2) -> float:
-        """Return the seconds of a step that cuts so many units into micro-batches, on equal stages.
-
-        It has n_micro + n_stages − 1 clocks, and each computes one micro-batch.
-        """
-        return (n_micro + n_stages - 1) * (self.unit_s * units / n_micro + self.fixed_s)
-
-
-_MIN_RISE = 0.1  # of the time; of two points, less is noise
-
-
-def fit_work(units: Sequence[float], times_s: Sequence[float]) -> WorkFit:
-    """Fit ``unit_s`` · units + ``fixed_s`` to the times of two amounts of work.
-
-    Units are, say, tokens of a micro-batch. A fixed time is never below 0. Raises ValueError if the
-    larger amount takes hardly any longer, because Python cannot hand out work as quickly as a GPU
-    does it: such times tell what the host takes, not what the work does.
-    """
-    (less, less_s), (more, more_s) = sorted(zip(units, times_s, strict=True))
-    if not more_s - less_s > _MIN_RISE * less_s:
-        raise ValueError(
-            f"{more:g} units of work take {1e3 * more_s:.3g} ms, and {less:g} take {1e3 * less_s:.3g} ms, expected clearly "
-            "longer: the time goes into handing out the work, so it does not tell what a unit costs; measure larger ones"
-        )
-    unit_s = (more_s - less_s) / (more - less)
-    return WorkFit(float(unit_s), max(0.0, float(less_s - unit_s * less)))
 
 
 _MAX_BYTES = 2**30

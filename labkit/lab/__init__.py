@@ -5,11 +5,6 @@ diffs               a file as its diff to another one
 ladder              the files of examples/, run and compared
 gradient_sync       BERT trained with each way to agree on gradients, in turns, and what it sends
 kept_memory         the bytes that autograd keeps for backward
-two_workers         the same work for one worker thread and for two
-trained_pipelines   a pipeline that trains, in turns with its stages op after op
-schedules_in_turns  several schedules on the same ranks
-translation_ways    GPT-2 trained several ways
-micro_batches       pipelines of one model with several numbers of micro-batches
 published_results   what others measured, beside the reader's own
 host_cost           what a call of a collective costs its rank
 data_parallel       GPT-2 trained on one device and on two, in turns

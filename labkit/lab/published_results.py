@@ -12,13 +12,6 @@ is, median and range of 13 public repositories.
 
 Overlap: the fraction of a step that sending gradients during backward saves on 32 GPUs; from Li et
 al., VLDB 2020, arXiv 2006.15704.
-
-Pipeline: how many times as fast as model parallel, of 13 public repositories with this assignment,
-on two GPUs: median, least and greatest.
-
-Micro-batches: time on two devices relative to m = 1, by m. ResNet-50 of torch's RPC tutorial, whose
-batch is fixed; GPipe's Transformer-48 (table 2) and torchgpipe's AmoebaNet-D, inverse throughputs
-whose batches grow with m.
 """
 
 from __future__ import annotations
@@ -37,9 +30,3 @@ _PLAYBOOK_TOKENS_PER_S = {8: 39_273, 16: 37_610, 32: 35_368, 64: 31_112, 128: 24
 PLAYBOOK_SPEED = {n: tokens / 39_273 for n, tokens in _PLAYBOOK_TOKENS_PER_S.items()}  # of a GPU; of eight: 1
 HOMEWORK_SPEEDUP = {"weak": Interval(1.74, 1.38, 1.94)}
 OVERLAP_GAINS = {"ResNet50, NCCL": 0.38, "BERT, NCCL": 0.352, "ResNet50, gloo": 0.268, "BERT, gloo": 0.215}
-PIPELINE_GAIN = {"threads": Interval(1.04, 1.00, 1.31)}
-MICRO_BATCHES = {
-    "rpc": {1: 1.0, 2: 12.33 / 16.45, 4: 10.16 / 16.45, 8: 9.08 / 16.45},
-    "gpipe": {1: 1.0, 4: 1 / 1.7, 32: 1 / 1.8},
-    "torchgpipe": {1: 1.0, 4: 1 / 1.54, 32: 1 / 1.77},
-}

@@ -108,7 +108,6 @@ class P2P:
     """
 
     def __init__(self, schedule: Schedule, rank: int, group: Any, devices: dict[int, torch.device]):
-        self.step = 0
         self._rank, self._group, self._devices = rank, group, devices
         self._sending_device = sending_device(group)
         self._last_stage = schedule.n_stages - 1
@@ -289,4 +288,4 @@ class P2P:
 
     def _span(self, name: str, op: Op, tensor: torch.Tensor) -> span:
         labels = {"stage": op.stage, "micro_batch": op.micro_batch, "bytes": tensor.nbytes}
-        return span(name, "comm", device=tensor.device, step=self.step, **labels)
+        return span(name, "comm", device=tensor.device, **labels)

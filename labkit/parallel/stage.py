@@ -6,7 +6,7 @@
     dx = stage.input_grad(0, dy)               # or I, and later
     stage.weight_grad(0)                       # W
 
-Each is a span with the numbers of step, stage and micro-batch. What the module raises gets a note
+Each is a span with the numbers of stage and micro-batch. What the module raises gets a note
 (``add_note``) with the stage and the micro-batch.
 """
 
@@ -39,12 +39,11 @@ class Stage:
     ``check_loss``, if there is one, is called with the same, outside of the span. If micro-batch 0
     has ``check_rows`` rows, ``finish_check`` raises for it what
     :func:`labkit.parallel.sequence_layers.check_sequence_layers` does.
-    ``step`` is a label of the spans. ``device`` is that of the module's parameters or buffers, and
-    the CPU where it has none.
+    ``device`` is that of the module's parameters or buffers, and the CPU where it has none.
     """
 
     def __init__(self, module: nn.Module, number: int):
-        self.module, self.number, self.step = module, number, 0
+        self.module, self.number = module, number
         self.loss: Loss | None = None
         self.check_loss: Callable[[torch.Tensor, int], None] | None = None
         tensors = itertools.chain(module.parameters(), module.buffers())
@@ -114,7 +113,7 @@ class Stage:
             raise self._mistake
 
     def _span(self, name: str, micro_batch: int) -> span:
-        return span(name, device=self.device, step=self.step, stage=self.number, micro_batch=micro_batch)
+        return span(name, device=self.device, stage=self.number, micro_batch=micro_batch)
 
 
 # --- errors that name stage and micro-batch -------------------------------------------------------

@@ -20,7 +20,6 @@ from labkit.simulate.measures import (
     bubble_fraction,
     by_stage,
     makespan,
-    median_step,
     peak_activations,
     steps_of,
 )
@@ -39,7 +38,6 @@ __all__ = [
     "explain_turns",
     "largest_difference",
     "makespan",
-    "median_step",
     "peak_activations",
     "simulate",
     "steps_of",

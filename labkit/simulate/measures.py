@@ -14,7 +14,8 @@ from pandas.api.types import is_numeric_dtype
 
 from labkit.base.formats import MeasuredTable
 from labkit.schedule import EVENT_NAMES
-from labkit.stats import numbered
+
+NUMBER_STEPS = "call labkit.trace.set_step(n) before each step"
 
 
 def check_events(events: pd.DataFrame, what: str, columns: Sequence[str]) -> pd.DataFrame:
@@ -141,33 +142,16 @@ def by_stage(events: pd.DataFrame) -> pd.DataFrame:
     return moved.sort_values(["rank", "start_s"], kind="stable", ignore_index=True)
 
 
-def steps_of(events: pd.DataFrame, within: str | None = None) -> list[pd.DataFrame]:
-    """Return the ops of each step as a table of its own, in the order in which the steps began.
+def steps_of(events: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the ops of each step, by their number (:func:`labkit.trace.set_step`), a table each.
 
-    A step is a value of the column ``step``; or with ``within``, a span of that name on each rank:
-    its ops are those that began in it (:func:`labkit.stats.numbered`), such as where stages are
-    threads and have no step number. Rows that are not ops of a pipeline are left out.
-
-    Raises ValueError for a table without the ops of a pipeline, or without spans of that name.
+    Rows that are not ops of a pipeline are left out. Raises ValueError for a table without them,
+    and where an op has no step.
     """
-    ops = op_rows(events if within is None else numbered(events, EVENT_NAMES.values(), within))
-    steps = [step for _, step in ops.groupby("step")]
-    if within is not None and not steps:
-        raise ValueError(
-            f"events has no op within a span named {within!r}; the names are {', '.join(set(events['name']))}"
-        )
-    return steps
-
-
-def median_step(steps: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the step with the median makespan: a real one, to be looked at op by op.
-
-    With an even number of steps it is the slower of the two in the middle. Raises ValueError for no
-    step.
-    """
-    if not len(steps):
-        raise ValueError("median_step: no step is given, expected one or more event tables")
-    return sorted(steps, key=makespan)[len(steps) // 2]
+    ops = op_rows(events)
+    if "step" not in ops or ops["step"].isna().any():
+        raise ValueError(f"events has an op without a step, expected one of every op: {NUMBER_STEPS}")
+    return [step for _, step in ops.groupby("step")]
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -189,14 +173,14 @@ def activations(events: pd.DataFrame) -> pd.DataFrame:
     ops = op_rows(events)
     labels = {column: _whole_numbers(ops, column) for column in _ACTIVATION}
     times = {column: ops[column].to_numpy(dtype=float) for column in ("start_s", "end_s")}
-    table = pd.DataFrame(labels | times).sort_values("start_s", kind="stable")
-    name = ops["name"].to_numpy()[table.index]
-    forward, frees = (table[np.isin(name, names)] for names in (["forward"], ["backward", "weight_grad"]))
+    table = pd.DataFrame(labels | times | {"name": ops["name"].to_numpy()}).sort_values("start_s", kind="stable")
     # If steps have no number, an activation may occur several times: the n-th is freed by the n-th.
-    forward, frees = (each.assign(nth=each.groupby(_ACTIVATION).cumcount()) for each in (forward, frees))
+    table["nth"] = table.groupby([*_ACTIVATION, "name"]).cumcount()
+    forward, frees = (table[table["name"].isin(names)] for names in (["forward"], ["backward", "weight_grad"]))
     pairs = forward.merge(frees, on=[*_ACTIVATION, "nth"], how="left", suffixes=("", "_of_backward"))
-    begin_s = table.groupby(["rank", "step"])["start_s"].min().sort_values()
-    next_step_s = pairs.join(begin_s.groupby("rank").shift(-1).rename("next_s"), on=["rank", "step"])["next_s"]
+    step = ["rank", "step", "nth"]
+    begin_s = table.groupby(step)["start_s"].min().sort_values()
+    next_step_s = pairs.join(begin_s.groupby("rank").shift(-1).rename("next_s"), on=step)["next_s"]
     freed = pairs[["rank"]].assign(time_s=pairs["end_s_of_backward"].fillna(next_step_s), change=-1).dropna()
     kept = pairs[["rank"]].assign(time_s=pairs["start_s"], change=1)
     changes = pd.concat([freed, kept]).sort_values(["rank", "time_s", "change"], ignore_index=True)

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.schedule import EVENT_KINDS, EVENT_NAMES, Dependencies, Op, Schedule, find_dependencies
-from labkit.simulate.measures import op_rows
+from labkit.simulate.measures import NUMBER_STEPS, op_rows
 
 _KEY = ["name", "stage", "micro_batch"]
 _ROUNDING = 1e-9  # of the makespan
@@ -100,7 +100,7 @@ def _one_step(events: pd.DataFrame, what: str) -> pd.DataFrame:
     if (twice := ops.duplicated(_KEY)).any():
         op = _ops_of_rows(ops[twice])[0]
         numbered = "step" in ops and ops["step"].notna().all()
-        choose = "choose one, events[events.step == 0]" if numbered else "record each step by itself"
+        choose = "choose one, events[events.step == 0]" if numbered else f"{NUMBER_STEPS}, and choose one"
         raise ValueError(f"{what} has {op} twice, expected one step of a pipeline: {choose}")
     return ops
 

@@ -10,13 +10,11 @@ from labkit.cost import (
     Link,
     collective_s,
     fit_link,
-    fit_work,
     measure_rising,
     parameter_server_s,
     ring_all_reduce_s,
     ring_broadcast_s,
 )
-from labkit.cost.fit import WorkFit
 
 COLLECTIVES = (
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),
@@ -208,21 +206,3 @@ def test_where_the_host_is_the_limit_sizes_grow_until_they_tell_the_bandwidth():
     assert asked == [TRIED, [*TRIED, 2**22], [*TRIED, 2**22, 2**24]]
     fit = fit_link([*seconds], seconds.median().tolist(), world_size=2)
     assert 200e9 / 2.5 < fit.bytes_per_s < 2.5 * 200e9  # what the bytes add to the host's time alone, so too much
-
-
-def test_work_gives_its_cost_a_unit_and_the_fixed_one_back():
-    assert fit_work([8, 1024], [2e-3 + 8 * 5e-6, 2e-3 + 1024 * 5e-6]) == pytest.approx((5e-6, 2e-3))
-    assert fit_work([1024, 8], [1024 * 5e-6, 7 * 5e-6]).fixed_s == 0
-
-
-def test_a_pipelines_step_has_a_clock_for_each_micro_batch_and_further_stage():
-    fit = WorkFit(unit_s=2e-6, fixed_s=1e-3)
-    assert fit.pipeline_s(1000, n_micro=1) == pytest.approx(2 * (2e-3 + 1e-3))
-    assert fit.pipeline_s(1000, n_micro=4, n_stages=3) == pytest.approx(6 * (0.5e-3 + 1e-3))
-    break_even = 4 * fit.fixed_s / fit.unit_s
-    assert fit.pipeline_s(break_even, 4) == pytest.approx(fit.pipeline_s(break_even, 1))
-
-
-def test_work_that_is_done_before_the_host_hands_out_more_is_refused():
-    with pytest.raises(ValueError, match=r"1024 units of work take 1\.53 ms, and 8 take 1\.5 ms, expected clearly"):
-        fit_work([1024, 8], [1.53e-3, 1.5e-3])

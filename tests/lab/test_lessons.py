@@ -24,8 +24,8 @@ from labkit.launch import launch, workers
 from labkit.parallel.emulated import EmulatedStage
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import Schedule, gpipe, one_f_one_b, zero_bubble_h1
-from labkit.simulate import bubble_fraction, makespan, simulate
-from labkit.trace import span, traffic
+from labkit.simulate import bubble_fraction, makespan, simulate, steps_of
+from labkit.trace import set_step, span, traffic
 
 counts_bytes = pytest.mark.skipif(not traffic.available(), reason="needs Linux 4.19 or newer")
 
@@ -363,15 +363,15 @@ def sleeping_steps(schedule: Schedule, steps: int = 5) -> float | None:
     """Train stages that sleep 40 ms a batch for each of F, I and W; return the last rank's loss."""
     quarter_s = 0.01 * 4 / schedule.n_micro
     pipeline = ScheduledPipeline([EmulatedStage(*[quarter_s] * 3)], schedule, nn.functional.mse_loss)
-    for _ in range(steps):
+    for number in range(steps):
+        set_step(number)
         loss = pipeline.step(torch.ones(8, 2), torch.zeros(8, 2))
     return None if loss is None else loss.item()
 
 
 def ran(ranks, schedule: Schedule) -> tuple[float, list]:
     run = ranks.run(sleeping_steps, schedule)
-    ops = run.events[run.events.lane == "compute"]
-    return run.values[-1], [step for _, step in ops.groupby("step")]
+    return run.values[-1], steps_of(run.events)
 
 
 def test_09_a_schedule_with_less_bubble_is_done_sooner(four):

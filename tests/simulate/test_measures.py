@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.base.formats import MeasuredTable
-from labkit.schedule import gpipe
+from labkit.schedule import forward_only, gpipe, zero_bubble_h1
 from labkit.simulate import (
     activations,
     bubble_fraction,
@@ -15,6 +15,7 @@ from labkit.simulate import (
     explain_gap,
     explain_step,
     makespan,
+    peak_activations,
     simulate,
     steps_of,
 )
@@ -50,14 +51,23 @@ def three_steps(durations=(5.0, 1.0, 3.0)):
     return pd.concat([ops, others, spans((0, 60.0, 99.0), name="optimizer")]).sample(frac=1, random_state=1)
 
 
-def test_ops_are_told_apart_by_their_step_or_by_the_span_that_they_began_in():
+def test_ops_are_told_apart_by_their_step_on_all_ranks():
     events = three_steps()
-    for steps in (steps_of(events), steps_of(events.assign(step=pd.NA), within="step")):
-        assert [makespan(step) for step in steps] == [5.0, 1.0, 3.0]
-        assert all((step["name"] == "forward").all() for step in steps)
+    steps = steps_of(events)
+    assert [makespan(step) for step in steps] == [5.0, 1.0, 3.0]
+    assert all((step["name"] == "forward").all() for step in steps)
     late = events.assign(rank=1, start_s=events["start_s"] + 2, end_s=events["end_s"] + 2)  # a rank that begins later
-    both = steps_of(pd.concat([events, late]).assign(step=pd.NA), within="step")
+    both = steps_of(pd.concat([events, late]))
     assert [(len(step), makespan(step)) for step in both] == [(2, 7.0), (2, 3.0), (2, 5.0)]
+
+
+@pytest.mark.parametrize("schedule", [forward_only(3, 4), gpipe(3, 4), zero_bubble_h1(3, 4)])
+def test_a_step_that_is_run_twice_keeps_as_many_activations_as_once_with_and_without_numbers(schedule):
+    once = simulate(schedule)
+    late = once.assign(start_s=once["start_s"] + 100, end_s=once["end_s"] + 100)
+    for numbers in ((None, None), (0, 1)):
+        twice = pd.concat([each.assign(step=number) for each, number in zip((once, late), numbers, strict=True)])
+        assert peak_activations(twice.astype({"step": "Int64"})) == peak_activations(once)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from labkit.simulate import (
     explain_idle,
     explain_step,
     makespan,
-    median_step,
     simulate,
     steps_of,
 )
@@ -52,7 +51,7 @@ def idle(rank, time):
 NOT_THE_SCHEDULE = [
     (EVENTS.drop(index=3), "events lacks 0B1, which is in the schedule"),
     (simulate(zero_bubble_h1(2, 2)), "events has 0I0, which is not in the schedule"),
-    (pd.concat([EVENTS, EVENTS.assign(step=1)]), "events has 0F0 twice, .*: record each"),
+    (pd.concat([EVENTS, EVENTS.assign(step=1)]), "events has 0F0 twice, .*: call labkit.trace.set_step.n."),
     (EVENTS.assign(rank=0), "events has 1F0 on rank 0, and .* has it on rank 1; .*by_stage"),
     (EVENTS.assign(rank=1 - EVENTS["rank"]), "0F0 on rank 1, and the schedule has it on rank 0$"),
     (swapped("forward"), "0F1 before 0F0 on rank 0, and the schedule has 0F0 first$"),
@@ -95,8 +94,7 @@ CALLS = [
     (functools.partial(bubble_fraction, WORK), ValueError, "take 0 s"),
     (functools.partial(activations, WORK), ValueError, "no op of a pipeline, expected spans"),
     (functools.partial(by_stage, WORK), ValueError, "no row with a stage"),
-    (functools.partial(steps_of, EVENTS, within="x"), ValueError, "no op within a span named 'x'"),
-    (functools.partial(median_step, []), ValueError, "no step is given"),
+    (functools.partial(steps_of, EVENTS.assign(step=None)), ValueError, "without a step, .*trace.set_step.n. before"),
     *[
         (functools.partial(explain, SCHEDULE, events), ValueError, message)
         for events, message in NOT_THE_SCHEDULE

@@ -17,7 +17,7 @@ from labkit.parallel.emulated import EmulatedStage
 from labkit.parallel.stage import Stage
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import Op, Schedule
-from labkit.trace import barrier
+from labkit.trace import barrier, set_step
 from labkit.trace.gpu_time import synchronize
 
 WIDTH, ROWS = 256, 128  # of the matrices, and of a micro-batch
@@ -89,19 +89,19 @@ def _take_turns(
     for step in progress(range(rounds * len(pipelines)), desc=f"Steps of {names}"):
         if timed and step % len(pipelines) == 0:
             for number, (schedule, of_rank) in enumerate(zip(schedules, stages, strict=True)):
-                _time_ops(schedule, of_rank, micro_batch, step=-1 - number)
+                set_step(-1 - number)
+                _time_ops(schedule, of_rank, micro_batch)
         pipeline = pipelines[step % len(pipelines)]
         x = micro_batch.repeat(pipeline.schedule.n_micro, 1)
-        pipeline.next_step = step
+        set_step(step)
         barrier()
         pipeline.step(x, torch.zeros_like(x))
 
 
-def _time_ops(schedule: Schedule, stages: Sequence[Stage], micro_batch: torch.Tensor, step: int) -> None:
+def _time_ops(schedule: Schedule, stages: Sequence[Stage], micro_batch: torch.Tensor) -> None:
     """Do the ops of one micro-batch in each of this rank's stages, while other ranks do so, too."""
     barrier()
     for stage in stages:
-        stage.step = step
         x = micro_batch.to(stage.device).requires_grad_(stage.number > 0)
         if stage.number == schedule.n_stages - 1:
             stage.loss = lambda y, _: mse_loss(y, torch.zeros_like(y))
