@@ -115,19 +115,19 @@ def printed_steps(panel: GridPanel, titles: Sequence[str]) -> list[GridStep]:
     return [GridStep(panel, step, titles[step]) for step in sorted({0, last // 2, last})]
 
 
-def in_lines(grids: Sequence[GridStep], title: str = "", facts: str = "") -> list[GridPanel]:
+def in_lines(grids: Sequence[GridStep], title: str = "", facts: str = "", empty: str = NOTHING) -> list[GridPanel]:
     """Return grids of one width beside each other, in as many lines as a page needs.
 
-    The ``title`` and ``facts`` stand over the first line.
+    The ``title`` and ``facts`` stand over the first line. An empty cell is called ``empty``.
     """
     across = max(1, int(_MAX_COLUMNS / (_width(grids[0].panel) + _BETWEEN)))
     n_lines = math.ceil(len(grids) / across)
     across = math.ceil(len(grids) / n_lines)
-    lines = [_beside(grids[first : first + across], across) for first in range(0, len(grids), across)]
+    lines = [_beside(grids[first : first + across], across, empty) for first in range(0, len(grids), across)]
     return [replace(lines[0], title=title, facts=facts), *lines[1:]]
 
 
-def _beside(grids: Sequence[GridStep], across: int) -> GridPanel:
+def _beside(grids: Sequence[GridStep], across: int, empty: str) -> GridPanel:
     """Return grids as they stand now as one panel, with room for so many."""
     bars, links, columns, n_bars = list[pd.DataFrame](), list[pd.DataFrame](), list[Label](), 0
     has_arrows = any(panel.links is not None and len(_at(panel.links, step)) for panel, step, _ in grids)
@@ -140,7 +140,7 @@ def _beside(grids: Sequence[GridStep], across: int) -> GridPanel:
             now = _at(panel.links, step)
             links.append(now.assign(source=now["source"].map(numbers), target=now["target"].map(numbers)))
         cells = cells.assign(sentence=[panel.explain(bar) for bar in cells.index], step=title)
-        cells = pd.concat([cells, _empty_cells(panel, cells).assign(step=title)], ignore_index=True)
+        cells = pd.concat([cells, _empty_cells(panel, cells, empty).assign(step=title)], ignore_index=True)
         cells = cells.assign(left=cells["left"] + left, right=cells["right"] + left)
         if has_arrows and panel.links is not None:  # beside the cells, up to the last column that sends
             sends = cells["left"] <= left + panel.bars["left"][panel.links["source"]].max()
@@ -159,13 +159,15 @@ def _at(table: pd.DataFrame, step: int) -> pd.DataFrame:
     return table[(table["appear"] <= step) & (step < table["vanish"])]
 
 
-def _empty_cells(panel: GridPanel, cells: pd.DataFrame) -> pd.DataFrame:
-    """Return a bar for each place of the grid in which there is nothing."""
+def _empty_cells(panel: GridPanel, cells: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return a bar of that name for each place of the grid in which there is nothing."""
     lefts = [at - 0.5 + INSET for at, *_ in panel.columns]
     places = itertools.product((row.at - 0.5 + INSET for row in panel.rows), lefts)
     taken = {(round(top, 3), round(left, 3)) for top, left in cells[["top", "left"]].to_numpy().tolist()}
     free = [(top, left) for top, left in places if (round(top, 3), round(left, 3)) not in taken]
-    rows = [(left, left + 1 - 2 * INSET, top, 1 - 2 * INSET, NOTHING, 0, "", "Nothing.") for top, left in free]
+    rows = [
+        (left, left + 1 - 2 * INSET, top, 1 - 2 * INSET, name, 0, "", f"{name.capitalize()}.") for top, left in free
+    ]
     return pd.DataFrame(rows, columns=[*BAR_COLUMNS, "sentence"])
 
 

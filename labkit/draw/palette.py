@@ -83,6 +83,7 @@ STYLES: dict[str, Style] = {
     "from rank 6": Style(_GREY, "ooo"),
     "from rank 7": Style("#DDE3E8", "ooo"),
     "nothing": Style("#FFFFFF", ""),
+    "undefined or unchanged": Style("#FFFFFF", ""),
     "open": Style("#FFFFFF", "\\\\\\"),
     "own part": Style("#DDE3E8", ""),
     "partial sum": Style("#4C8FC0", ""),

@@ -116,9 +116,13 @@ class Question:
     def expected(self) -> str:
         """Return in words which number is expected: ``a whole number from 1 to 30``."""
         kind = "a whole number" if self.whole else "a number"
-        at_least = "" if self.low is None else f" from {self.low:g}"
-        at_most = "" if self.high is None else f" {'to' if at_least else 'up to'} {self.high:g}"
+        at_least = "" if self.low is None else f" from {_text(self.low)}"
+        at_most = "" if self.high is None else f" {'to' if at_least else 'up to'} {_text(self.high)}"
         return f"{kind}{at_least}{at_most}{self.unit and ' ' + self.unit}"
+
+
+def _text(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 def _check_bounds(question: Question) -> None:

@@ -7,10 +7,7 @@ gradient_sync       BERT trained with each way to agree on gradients, in turns, 
 kept_memory         the bytes that autograd keeps for backward
 published_results   what others measured, beside the reader's own
 host_cost           what a call of a collective costs its rank
-data_parallel       GPT-2 trained on one device and on two, in turns
 overlap             a small GPT-2 trained with several ways to agree on gradients, in turns
-learning            the translation task with several seeds at once
-collectives         what ranks hold after a collective, and how long it takes
 by_hand             the translation task in processes of the reader's run_processes
 shards              the gradients of shards beside that of the whole batch
 sorted_shards       what training on shards of short and of long sentences does to the loss
@@ -18,5 +15,4 @@ batch_sizes         what a batch costs, by its size
 terminals           commands that run beside a notebook, as in a terminal
 living_bytes        what lives on a rank at every moment of training, by what it is for
 sharding            a stack of layers, its state shared out in several ways: bytes and times
-all_reduces         sums over all ranks with send and receive
 """

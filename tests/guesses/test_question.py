@@ -20,6 +20,12 @@ def test_a_guess_that_does_not_fit_is_refused_with_what_is_expected(options, val
         Question("hidden", "How many?", **options).accept(value)
 
 
+def test_whole_bounds_are_written_out():
+    assert Question("size", "From where on?", 16, 4194304, "bytes").expected() == (
+        "a whole number from 16 to 4,194,304 bytes"
+    )
+
+
 IN_ANOTHER_UNIT = [((1.0, 1000.0, "ms"), 0.05, "50 ms"), ((0.01, 25.0, "MiB"), 2**20, "1 MiB")]
 
 

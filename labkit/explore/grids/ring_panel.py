@@ -8,7 +8,15 @@ import pandas as pd
 from labkit.base.texts import listed
 from labkit.draw.cells import Cell, Look, cell_panel, cells_of
 from labkit.draw.panel import LINK_COLUMNS, GridPanel
-from labkit.explore.grids.rings import ALGORITHMS, RingTrace, in_units, min_tensors, simulate_ring
+from labkit.explore.grids.rings import (
+    ALGORITHMS,
+    BYTE_UNITS,
+    RingTrace,
+    in_units,
+    min_tensors,
+    simulate_ring,
+    unit_of,
+)
 
 MAX_NAMED = 4  # with more ranks a cell has their number instead of their names
 APART = 0.3  # of a cell, between the chunks and the bytes beside them
@@ -19,12 +27,12 @@ def ring_panel(trace: RingTrace, n_bytes: float) -> GridPanel:
 
     Beside the chunks stands how many bytes each rank has sent so far, of a tensor of ``n_bytes``.
     """
-    cells, n, n_steps = ring_cells(trace), trace.n, trace.n_steps
-    beside = [cell._replace(column=n + APART) for cell in _sent_cells(trace, n_bytes)]
+    cells, n, n_steps, unit = ring_cells(trace), trace.n, trace.n_steps, unit_of(trace.busiest * n_bytes)
+    beside = [cell._replace(column=n + APART) for cell in _sent_cells(trace, n_bytes, unit)]
     return cell_panel(
         [*cells, *beside],
         [f"rank {rank}" for rank in range(n)],
-        {chunk: f"{chunk_word(n)}{chunk}" for chunk in range(n)} | {n + APART: "sent"},
+        {chunk: f"{chunk_word(n)}{chunk}" for chunk in range(n)} | {n + APART: unit},
         [f"before step 1 of {n_steps}", *(f"after step {step} of {n_steps}" for step in range(1, n_steps + 1))],
         lambda step: _narrate(trace, step),
         title=trace.name,
@@ -67,14 +75,14 @@ def ring_cells(trace: RingTrace) -> list[Cell]:
     return cells_of(trace.states, look)
 
 
-def _sent_cells(trace: RingTrace, n_bytes: float) -> list[Cell]:
-    """Return cells that say, step by step, how many bytes each rank has sent so far."""
+def _sent_cells(trace: RingTrace, n_bytes: float, unit: str) -> list[Cell]:
+    """Return cells that say, step by step, how many bytes each rank has sent so far, in a unit."""
     minimum = round(min_tensors(trace.n) * n_bytes)
 
     def look(rank: int, _: int, __: int, sent: int) -> Look:
         name = "more than the minimum" if sent > minimum + 0.01 * n_bytes else "bytes sent"
         words = f"Rank {rank} has sent {in_units(sent)} so far. In any all_reduce the rank that sends most"
-        return name, 0, in_units(sent), f"{words} sends {in_units(minimum)} or more in all."
+        return name, 0, f"{sent / BYTE_UNITS[unit]:.3g}", f"{words} sends {in_units(minimum)} or more in all."
 
     return cells_of(np.rint(trace.bytes_sent * n_bytes).astype(np.int64)[:, :, None], look)
 

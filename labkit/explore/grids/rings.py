@@ -6,7 +6,6 @@ rank holds after each step, and how many bytes have gone where.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -57,11 +56,15 @@ def parameter_server(n: int) -> list[Row]:
 
 
 class AllReduceAlgorithm(NamedTuple):
-    """How ranks add up a tensor: what they send, and what happens in each half of the steps."""
+    """How ranks add up a tensor: what they send, and what happens in each half of the steps.
+
+    Where messages are ``side_by_side``, those of a half do not wait for each other, but for a port.
+    """
 
     sends: Callable[[int], list[Row]]
     first_half: str
     second_half: str
+    side_by_side: bool = False
 
 
 _PASSED_ON = "all add up every tensor that comes by, and pass it on"
@@ -70,7 +73,7 @@ ALGORITHMS = {
         ring, "reduce-scatter, each rank adds the chunk it gets to its own", "all-gather, whole sums go round"
     ),
     "parameter server": AllReduceAlgorithm(
-        parameter_server, "rank 0 adds up what it gets", "rank 0 sends the sum back"
+        parameter_server, "rank 0 adds up what it gets", "rank 0 sends the sum back", side_by_side=True
     ),
     "naive ring": AllReduceAlgorithm(naive_ring, _PASSED_ON, _PASSED_ON),
 }
@@ -107,9 +110,14 @@ class RingTrace(NamedTuple):
         return self.bytes_sent[-1].max()
 
     def seconds(self, n_bytes: float, link: Link) -> float:
-        """Return how long it takes: a step the latency, and the bytes of its busiest rank."""
+        """Return how long it takes: latencies in a row, and the bytes of each step's busiest rank.
+
+        A latency for each step, or for each half of them if their messages are side by side.
+        """
         moved = np.diff([self.bytes_sent, self.bytes_received], axis=1).max(axis=(0, 2)) * n_bytes
-        return self.n_steps * link.latency_s + float(moved.sum()) / link.bytes_per_s
+        algorithm = ALGORITHMS.get(self.name)
+        latencies = 2 if algorithm and algorithm.side_by_side else self.n_steps
+        return latencies * link.latency_s + float(moved.sum()) / link.bytes_per_s
 
 
 @cache
@@ -152,7 +160,14 @@ def min_tensors(n: int) -> float:
 
 def in_units(n_bytes: float) -> str:
     """Return bytes in the unit that fits, such as 1.5 MiB, in three digits or whole ones."""
-    power = min(int(math.log2(n_bytes)) // 10, 4) if n_bytes >= 1 else 0
-    number = n_bytes / 1024**power
-    digits = f"{number:.3g}" if number < 999.5 else f"{number:.0f}"
-    return f"{digits} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+    unit = unit_of(n_bytes)
+    number = n_bytes / BYTE_UNITS[unit]
+    return f"{number:.3g} {unit}" if number < 999.5 else f"{number:.0f} {unit}"
+
+
+BYTE_UNITS = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))}
+
+
+def unit_of(n_bytes: float) -> str:
+    """Return the largest unit of which there is at least one, or B."""
+    return next((unit for unit, size in reversed(BYTE_UNITS.items()) if n_bytes >= size), "B")

@@ -75,9 +75,7 @@ def ring_view(recorded: RingTrace | None, ranks: int, size: int, algorithm: str,
         f"Each cell tells whose parts are added up in it; in the end each should be the sum of all. {facts}."
     )
     cell = "names the ranks" if ranks <= MAX_NAMED else "has the number of ranks"
-    note = (
-        f"An arrow: what is sent next. A cell {cell} whose parts are added up in it; Σ is the sum of all. Time: {LINK}."
-    )
+    note = f"A cell {cell} whose parts are added up in it; Σ: all. An arrow: what is sent next."
     same = len(chosen) == 2 and np.array_equal(chosen[0].states, chosen[1].states)
     printed = [*zip(chosen, panels, strict=True)][same:]  # of two halves alike, one
     lines = [
@@ -103,7 +101,7 @@ def _bytes_table(traces: Iterable[RingTrace], size: int) -> pd.DataFrame:
         ratio = f"{trace.busiest / rings.min_tensors(trace.n):.3g} ×"
         row = trace.n_steps, time_axis(seconds)(seconds), *(in_units(each * size) for each in tensors)
         rows.append((trace.name, *row, ratio))
-    columns = ["algorithm", "steps", "time", "busiest sends", "all send", "× minimum"]
+    columns = ["algorithm", "steps", f"time at {LINK}", "busiest sends", "all send", "× minimum"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -135,7 +133,9 @@ def collectives_explorer(world_size: int = 4) -> FormExplorer:
     table = pd.DataFrame({"collective": list(SEVEN), "what it does": list(SEVEN.values())})
 
     grids = [GridStep(panel, 1, name) for name, panel in panels.items()]
-    figure = partial(panel_figure, in_lines(grids), note=f"Left before, right after. {_NUMBERS}")
+    figure = partial(
+        panel_figure, in_lines(grids, empty="undefined or unchanged"), note=f"Left before, right after. {_NUMBERS}"
+    )
     printed_alt = f"Seven collectives on {world_size} ranks, before and after: {listed(SEVEN)}."
 
     def view(_: None, collective: str) -> View:

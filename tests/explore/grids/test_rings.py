@@ -45,6 +45,7 @@ def test_bytes_one_after_the_other_are_those_of_the_cost_model_and_so_are_the_ri
         trace = simulate_ring(way, n)
         ports = np.maximum(np.diff(trace.bytes_sent, axis=0), np.diff(trace.bytes_received, axis=0))
         assert costs(0, n, 1.0, 1.0) == pytest.approx(trace.n_steps if way == "ring" else 2)
+        assert trace.seconds(3.0, cost.Link(5.0, 7.0)) == pytest.approx(costs(3.0, n, 5.0, 7.0))
         assert ports.max(axis=1).sum() == pytest.approx(costs(1, n, 0.0, 1.0))
         assert trace.busiest == pytest.approx(min_tensors(n) * (1 if way == "ring" else n / 2))
 
