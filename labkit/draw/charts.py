@@ -218,6 +218,7 @@ def curve(
     log: str = "",
     ticks: Mapping[float, str] | Collection[float] | None = None,
     note: str = "",
+    steps: bool = False,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw a table of one row per point: ``y`` over ``x``, and dashed what was predicted.
@@ -227,7 +228,8 @@ def curve(
     ``"x"``, ``"y"`` or ``"xy"``. ``ticks`` are the positions that the x axis names, with what to
     write there if it is not the number.
 
-    Only what was measured or published has markers, and a line of many points few. A line of which
+    Only what was measured or published has markers, and a line of many points few. With ``steps``
+    a value holds until the next one, and nothing has markers. A line of which
     the series' name says that it was predicted ("formula", "ring, simulated") is dashed; ``source``
     says where the lines come from whose names do not: ``"measured"``, ``"predicted"`` or
     ``"published"``.
@@ -249,6 +251,7 @@ def curve(
             look: dict[str, Any] = {"color": style.edge, "linestyle": style.line, "capsize": 3}
             look |= {"marker": style.marker, "markersize": 10 if style.marker == "*" else 5}
             look |= {"markevery": 0.06 if len(rows) > _MARKED else 1}  # of the diagonal
+            look |= {"marker": "", "drawstyle": "steps-post"} if steps else {}
             ax.errorbar(rows[x], rows[y], yerr=ends, label=name, linewidth=1.4, **look)
             if predicted:
                 word = predicted if source_of(predicted) else "predicted"  # such as "fitted", "formula"

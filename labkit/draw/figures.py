@@ -11,7 +11,8 @@ An entry of that file:
     note = "…"                   # under the picture, before what was emulated
     alt = "…"                    # what it shows, to readers who cannot see it
 
-Curves may have ``log = "xy"``, ``ticks`` by position or ``"auto"``, ``lines`` at named values
+Curves may have ``log = "xy"``, ``ticks`` by position or ``"auto"``, ``steps = true`` where a value
+holds until the next one, ``lines`` at named values
 (level ones, or with ``lines_across = "x"`` upright ones), and ``series``, words for keywords of
 :func:`show`.
 """
@@ -142,7 +143,8 @@ def _draw_lines(entry: _Numbers, lines: _Numbers, numbers: _Numbers) -> Axes:
     if isinstance(ticks, Mapping):
         ticks = {float(x): name for x, name in ticks.items() if float(x) <= positions[-1]}
     source = "measured" if "measured" in numbers else next(iter(numbers))
-    look = {"log": entry.get("log", ""), "ticks": ticks, "note": _note(entry, numbers)}
+    look = {"log": entry.get("log", ""), "steps": entry.get("steps", False)}
+    look |= {"ticks": ticks, "note": _note(entry, numbers)}
     return charts.curves(drawn, x=entry["x"], y=entry["y"], source=source, **look)
 
 

@@ -40,10 +40,10 @@ def timeline(
     the picture, with what was emulated. ``time_label`` names the axis where a second stands for
     something else, such as ``"time (forward passes)"``.
 
-    Tables of pipeline steps, by title, are drawn one above the other on one time axis, each from 0
-    on with its makespan and bubble. The strip below each rank tells of how many micro-batches it
-    keeps the activations, over time, with the peak next to it, on one scale for all
-    (:func:`pieces_of`).
+    Tables by title are drawn one above the other on one time axis, each from 0 on. Steps of
+    pipelines, which have micro-batches, come with makespan and bubble. The strip below each rank
+    tells of how many micro-batches it keeps the activations, over time, with the peak next to it,
+    on one scale for all (:func:`pieces_of`).
 
     Raises ValueError for a table that is empty, lacks columns, or has times that are missing or run
     backwards; of several, by its title; and for ``ax`` beside several tables.
@@ -107,8 +107,14 @@ def _draw(panel: EventsPanel, ax: Axes | None, axis: TimeAxis, note: str, data: 
 
 
 def _several(tables: Mapping[str, pd.DataFrame], note: str, time_label: str) -> Axes:
-    """Draw steps of pipelines one above the other."""
+    """Draw tables one above the other; steps of pipelines with what they say of pipelines."""
     steps = {str(title): from_zero(prepare(table, f"timeline(events): {title!r}")) for title, table in tables.items()}
+    axis = time_axis(max(float(events["end_s"].max()) for events in steps.values()), time_label)
+    note = emulated(*tables.values(), note=note)
+    if all(events["micro_batch"].isna().all() for events in steps.values()):
+        panels = [replace(lay_out([Part("", 1.0, events)]), title=title) for title, events in steps.items()]
+        data = [events.assign(schedule=title)[["schedule", *EVENT_COLUMNS]] for title, events in steps.items()]
+        return panel_figure(panels, axis, note, data).axes[-1]
     pieces = {}
     for title, events in steps.items():
         try:
@@ -116,7 +122,6 @@ def _several(tables: Mapping[str, pd.DataFrame], note: str, time_label: str) -> 
         except ValueError as error:
             raise ValueError(f"timeline(events): {title!r}: {error}") from None
     most_kept = max(float(each["micro_batches"].max()) for each in pieces.values())
-    axis = time_axis(max(float(events["end_s"].max()) for events in steps.values()), time_label)
     panels = [_step_panel(title, events, pieces[title], most_kept, axis) for title, events in steps.items()]
     data = [
         pd.concat([events, pieces[title].assign(name="activations")], ignore_index=True)
@@ -124,7 +129,7 @@ def _several(tables: Mapping[str, pd.DataFrame], note: str, time_label: str) -> 
         .astype({"kept": "Int64"})
         for title, events in steps.items()
     ]
-    return panel_figure(panels, axis, emulated(*tables.values(), note=note), data).axes[-1]
+    return panel_figure(panels, axis, note, data).axes[-1]
 
 
 def _step_panel(

@@ -14,5 +14,5 @@ sorted_shards       what training on shards of short and of long sentences does 
 batch_sizes         what a batch costs, by its size
 terminals           commands that run beside a notebook, as in a terminal
 living_bytes        what lives on a rank at every moment of training, by what it is for
-sharding            a stack of layers, its state shared out in several ways: bytes and times
+sharding            the layers that notebook 07 trains, and what a step of them sends
 """

@@ -8,8 +8,9 @@ counted.moments                           # a row for each moment
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -17,9 +18,15 @@ import torch
 
 KINDS = ["parameters", "gradients", "optimizer state", "activations"]
 
+_AFTER = {"forward": -1, "backward": -1, "optimizer": 0}  # which moment of each phase is right after it
+
 
 # Not .grad, which a ShardedModel's piece refuses while gradients are on their way.
 _GRADIENT: Any = vars(torch._C.TensorBase)["grad"].__get__
+
+
+class EmulatedOutOfMemory(MemoryError):
+    """More is alive than the emulated device has."""
 
 
 class LivingBytes:
@@ -29,11 +36,13 @@ class LivingBytes:
     parameter does not count. Of a :class:`labkit.shard.ShardedModel` its shards are parameters, and
     so is what it has gathered. What an operation needs for a moment, and what travels, is left out.
     A moment is when autograd saves a tensor, when a gradient is complete, after the optimizer's
-    step, and at the end of the step that it belongs to.
+    step, and at the end of the step that it belongs to. With more than ``device_mib`` alive it
+    raises EmulatedOutOfMemory.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer):
-        self._parameters, self._optimizer = [*model.parameters()], optimizer
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device_mib: float = math.inf):
+        self._parameters, self._optimizer, self._device_mib = [*model.parameters()], optimizer, device_mib
+        self._number = 1  # of the step
         self._gathered = [each for unit in getattr(model, "units", ()) for each in (unit.shard, unit.full)]
         self._saved: weakref.WeakSet[_Saved] = weakref.WeakSet()
         self._moments: list[list[Any]] = []
@@ -61,29 +70,32 @@ class LivingBytes:
             _storages(states),
             _storages(saved.tensor for saved in self._saved) - own,
         ]
-        self._moments.append([phase, *(sum(n_bytes for _, n_bytes in storages) for storages in of_kinds)])
+        sizes = [sum(n_bytes for _, n_bytes in storages) for storages in of_kinds]
+        self._moments.append([phase, *sizes])
+        if (alive_mib := sum(sizes) / 2**20) > self._device_mib:
+            raise EmulatedOutOfMemory(
+                f"out of memory in {phase} of step {self._number}: {alive_mib:.2f} MiB are alive, and the "
+                f"emulated device has {self._device_mib:g}"
+            )
 
     def save(self, tensor: torch.Tensor) -> _Saved:
         """Be autograd's hook for a tensor that it saves."""
         if self._moments and self._moments[-1][0] == "optimizer":
             self.note("optimizer")  # the last step's end, without the gradients that it has let go
+            self._number += 1
         saved = _Saved(tensor)
         self._saved.add(saved)
         self.note("forward")
         return saved
 
 
-def at_peak(moments: pd.DataFrame) -> pd.Series:
-    """Return the first moment at which most bytes are alive."""
-    number: Any = moments["alive"].idxmax()
-    found: pd.Series = moments.loc[number]
-    return found
-
-
-def peaks_mib(living: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return what lives when most does, in MiB: a column for each run's moments, a row per kind."""
-    peaks = pd.DataFrame({name: at_peak(moments)[KINDS] for name, moments in living.items()})
-    return (peaks.astype(float) / 2**20).round(3)
+def mib_after_each(moments: pd.DataFrame) -> pd.DataFrame:
+    """Return the MiB that live after each forward, backward, and step of the optimizer."""
+    rows = {}
+    for number, of_phase in moments.groupby(moments.index // 1):
+        phase = of_phase.phase.iloc[0]
+        rows[f"step {int(number) // 3 + 1}, {phase}"] = of_phase[[*KINDS, "alive"]].iloc[_AFTER[phase]]
+    return (pd.DataFrame(rows).T.astype(float) / 2**20).round(2)
 
 
 class _Saved:
@@ -108,16 +120,25 @@ def plain_tensors(leaves: Iterable[Any]) -> Iterator[torch.Tensor]:
 
 
 @contextlib.contextmanager
-def living_bytes(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[LivingBytes]:
-    """Count what lives while the block trains ``model``, with ``optimizer`` alone."""
-    counted = LivingBytes(model, optimizer)
+def living_bytes(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, device_mib: float = math.inf
+) -> Iterator[LivingBytes]:
+    """Count what lives while the block trains ``model``, with ``optimizer`` alone.
+
+    The block ends, and says so, where more than ``device_mib`` are alive: the memory of an emulated
+    device.
+    """
+    counted = LivingBytes(model, optimizer, device_mib)
     hooks = [
         parameter.register_post_accumulate_grad_hook(lambda _: counted.note("backward"))
         for parameter in model.parameters()
     ]
     hooks.append(optimizer.register_step_post_hook(lambda *_: counted.note("optimizer")))
-    with torch.autograd.graph.saved_tensors_hooks(counted.save, lambda saved: saved.tensor):
-        yield counted
-    counted.note("optimizer")
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(counted.save, lambda saved: saved.tensor):
+            yield counted
+        counted.note("optimizer")
+    except EmulatedOutOfMemory as error:
+        print(error)
     for hook in hooks:
         hook.remove()

@@ -72,3 +72,9 @@ def test_only_what_was_measured_or_published_has_markers_and_what_was_predicted_
     assert dashed == bare == {"formula: m", "ring, simulated"}
     of_ring = drawn["ring"].get_color()
     assert of_ring == drawn["ring, simulated"].get_color() != drawn["formula: m"].get_color() == SOURCES[PREDICTED].edge
+
+
+def test_a_line_in_steps_holds_each_value_until_the_next_and_has_no_markers():
+    table = pd.DataFrame({"moment": [0, 1], "MiB": [1.0, 3.0]})
+    (line,) = curve(table, x="moment", y="MiB", steps=True).get_lines()
+    assert line.get_drawstyle() == "steps-post" and line.get_marker() in ("", "None")

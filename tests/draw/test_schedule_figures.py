@@ -4,6 +4,7 @@ from itertools import combinations, pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 from drawn_artists import assert_apart, drawn_bars, idle_boxes, on_screen, overlapping
 from drawn_tables import event, two_ranks
@@ -129,3 +130,9 @@ def test_what_cannot_be_drawn_is_refused_by_its_title_before_anything_is_drawn(t
     with pytest.raises(error, match=message):
         timeline(tables)
     assert not plt.get_fignums()
+
+
+def test_tables_without_micro_batches_stand_above_each_other_with_their_titles_alone():
+    plain = two_ranks().assign(micro_batch=pd.NA)
+    axes = timeline({"before": plain, "after": plain}).figure.axes
+    assert [ax.get_title(loc="left").split("\n")[0] for ax in axes] == ["before", "after"]

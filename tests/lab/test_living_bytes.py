@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import torch
 from torch import nn
 
-from labkit.lab.living_bytes import KINDS, at_peak, living_bytes, peaks_mib
+from labkit.lab.living_bytes import KINDS, living_bytes, mib_after_each
 
 WIDTH, LAYERS, ROWS = 6, 3, 5
 WEIGHTS = 4 * LAYERS * (WIDTH * WIDTH + WIDTH)  # bytes
 OF_A_LAYER = 4 * ROWS * WIDTH
 
 
-def counted_steps():
+def counted_steps(**options):
     model = nn.Sequential(*(layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())))
     optimizer = torch.optim.AdamW(model.parameters())
-    with living_bytes(model, optimizer) as counted:
+    with living_bytes(model, optimizer, **options) as counted:
         for _ in range(2):
             model(torch.ones(ROWS, WIDTH)).square().mean().backward()
             optimizer.step()
@@ -37,10 +36,19 @@ def test_bytes_are_those_of_the_tensors_and_each_storage_counts_once():
         assert moments.loc[step + 2.5, KINDS].tolist() == [WEIGHTS, 0, state, 0]
 
 
-def test_the_peak_is_the_first_of_the_moments_at_which_most_is_alive():
-    moments = counted_steps().iloc[:-1]
-    again = moments.set_axis(moments.index + 6)
-    assert at_peak(moments).alive == moments.alive.max()
-    assert at_peak(pd.concat([moments, again])).name == at_peak(moments).name
-    of_kinds = peaks_mib({"plain": moments.assign(**{kind: moments[kind] * 2**20 for kind in KINDS})})
-    assert of_kinds["plain"].tolist() == at_peak(moments)[KINDS].tolist()
+def test_a_row_of_the_table_is_what_lives_when_a_phase_is_over_and_before_gradients_are_cleared():
+    moments = counted_steps()
+    table = mib_after_each(moments.assign(**{kind: moments[kind] * 2**20 for kind in [*KINDS, "alive"]}))
+    assert table.index.tolist() == [
+        f"step {n}, {phase}" for n in (1, 2) for phase in ("forward", "backward", "optimizer")
+    ]
+    state = 2 * WEIGHTS + 4 * 2 * LAYERS
+    assert table.loc["step 1, forward"].tolist() == [WEIGHTS, 0, 0, (LAYERS + 1) * OF_A_LAYER, table.alive.iloc[0]]
+    assert table.loc["step 2, optimizer", KINDS].tolist() == [WEIGHTS, WEIGHTS, state, 0]
+
+
+def test_on_an_emulated_device_the_block_ends_where_more_is_alive_and_says_so(capsys):
+    highest = counted_steps().alive[:2.9].max()  # of the first step
+    moments = counted_steps(device_mib=highest / 2**20)
+    assert moments.alive.iloc[-1] > highest and moments.index[-1] >= 3
+    assert "out of memory in" in (said := capsys.readouterr().out) and "of step 2" in said
