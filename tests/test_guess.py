@@ -9,12 +9,13 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from bs4 import BeautifulSoup
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from labkit import todo
 from labkit.course.student import is_student_edition
-from labkit.guess import Guess, calibration, draw_calibration, guess, said_of_calibration
+from labkit.guess import Guess, all_guesses, calibration, draw_calibration, guess, said_of_calibration
 from labkit.guesses import store
 from labkit.guesses.calibration import notebooks_that_ask
 from labkit.guesses.question import Question
@@ -170,3 +171,70 @@ def test_a_guess_that_the_run_cannot_tell_from_the_answer_is_not_booked_as_wrong
     assert table.chance.isna().tolist() == [True, False, True]
     assert table.undecided.tolist() == [True, False, False]
     assert table.answer.tolist() == ["0.25", "0.25", "1"]
+
+
+QUESTIONS = """
+[flat_bytes]
+text = "From which size on do `bytes` take longer?"
+low = 16
+high = 4_194_304
+unit = "bytes"
+
+[which]
+text = "Which is quicker?"
+choices = ["ring", "server"]
+"""
+ASKING = 'size = guess("flat_bytes")', 'way = guess("which")'
+
+
+def test_all_guesses_are_listed_by_notebook_in_words_with_their_unit_and_those_nobody_asks_any_more_last(
+    own_answers, monkeypatch
+):
+    (own_answers / "notebooks" / "questions.toml").write_text(QUESTIONS)
+    for name, cell in zip(("02_collectives", "03_data_parallel"), ASKING, strict=True):
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
+        nbformat.write(notebook, own_answers / "notebooks" / f"{name}.ipynb")
+    guess("flat_bytes").give(1024)
+    guess("flat_bytes").feedback(710_000.0, as_if={"if messages were free": 20.0})
+    guess("which").give("server")
+    guess("which").feedback("ring", as_if={"ring": "It is.", "server": ""}, measured=False)
+    answered(gone=(10.0, 10.0), unknown=(None, 3.0))
+    table = all_guesses(calibration())
+    monkeypatch.setenv("LABKIT_STATIC", "1")
+    assert repr(all_guesses(calibration())).splitlines() == [
+        "02_collectives",
+        "  From which size on do `bytes` take longer?",
+        "    your guess: 1,024 bytes · the answer: [~ 710,000 bytes] · how far off: [~ 693 times too low]",
+        "",
+        "03_data_parallel",
+        "  Which is quicker?",
+        "    your guess: server · the answer: ring · how far off: wrong",
+        "",
+        "asked elsewhere",
+        "  gone",
+        "    your guess: 10 · the answer: [~ 10] · how far off: [~ right]",
+        "  unknown",
+        "    your guess: I don't know · the answer: [~ 3]",
+    ]
+    page = BeautifulSoup(table._repr_html_(), "html.parser")
+    assert [each.th.get_text() for each in page.find_all("table")] == [
+        "02_collectives",
+        "03_data_parallel",
+        "asked elsewhere",
+    ]
+    assert all("text-align: left" in cell["style"] for cell in page.find_all(["td", "th"]))
+    assert page.find("code").get_text() == "bytes"
+
+
+def test_with_none_or_one_guess_left_the_lines_and_the_picture_say_so():
+    assert "No number has been guessed" in said_of_calibration(calibration()).text
+    assert repr(all_guesses(calibration())) == "" == all_guesses(calibration())._repr_html_()
+    answered(a=(1.0, 10.0))
+    assert "Numbers: 1, typically 10 times off" in said_of_calibration(calibration()).text
+    assert len(draw_calibration(calibration()).get_yticklabels()) == 1
+
+
+def test_of_many_numbers_the_eight_furthest_off_are_drawn_the_furthest_on_top():
+    answered(**{f"n{factor}": (float(factor), 1.0) for factor in range(2, 14)})
+    labels = [label.get_text() for label in draw_calibration(calibration()).get_yticklabels()]
+    assert [label.rpartition("n")[2] for label in labels] == [str(n) for n in range(13, 5, -1)]

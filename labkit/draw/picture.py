@@ -26,6 +26,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from labkit.base.files import lab_folder, write_atomically
+from labkit.base.notebook import static
+from labkit.base.widget_output import themed_picture
 from labkit.draw.palette import FRAME, INK
 from labkit.draw.small_svg import small_svg
 
@@ -45,7 +47,7 @@ _HOUSE_STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "legend.handlelength": 2.2,
     "legend.handleheight": 1.1,
-    "savefig.facecolor": "white",  # opaque, so that it reads on a dark theme too
+    "savefig.facecolor": "white",  # opaque, so that it reads on any page
     "svg.hashsalt": "labkit",  # without it the ids in an SVG file are random
 }
 _DPI = 150
@@ -101,7 +103,10 @@ def drawn_columns(ax: Axes) -> dict[str, str]:
 
 @dataclass(frozen=True, repr=False)
 class Picture:
-    """A figure as PNG with its alt text, which a notebook shows; ``files`` were written, if any."""
+    """A figure as PNG with its alt text; ``files`` were written, if any.
+
+    A notebook shows it, a dark one with its white turned dark.
+    """
 
     png: bytes
     alt: str
@@ -119,7 +124,10 @@ class Picture:
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, Any]]:
         width, height = self.size
-        data = {"image/png": base64.b64encode(self.png).decode(), "text/plain": repr(self)}
+        png = base64.b64encode(self.png).decode()
+        data = {"image/png": png, "text/plain": repr(self)}
+        if not static():  # a page that is kept has it once
+            data["text/html"] = themed_picture(f"data:image/png;base64,{png}", self.alt, self.size)
         return data, {"image/png": {"alt": self.alt, "width": width, "height": height}}
 
 

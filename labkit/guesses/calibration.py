@@ -8,6 +8,7 @@ same range.
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import math
 import re
@@ -21,18 +22,18 @@ from matplotlib.axes import Axes
 
 from labkit.base.files import lab_folder
 from labkit.base.formats import MeasuredTable, fact, measured
-from labkit.base.measurement_html import Lines
+from labkit.base.measurement_html import Lines, style_measurements
 from labkit.base.words import words
 from labkit.draw.picture import attach, house_style, new_axes
 from labkit.guesses import store
-from labkit.guesses.feedback import TERMS
+from labkit.guesses.feedback import TERMS, amount
 from labkit.stats import Interval, interval
 from labkit.stats.comparison import MIN_REPEATS
 
 LABEL_WIDTH = 62  # characters of a question in a line of the picture
 FAR = 100.0  # a guess that is further off is drawn at the edge
 OTHER = "something else"
-ANSWER_WIDTH, LEFT_OUT_WIDTH = 52, 72  # as text, so that a table is as wide whatever was answered
+DONT_KNOW = "I don't know"
 _ASKS = re.compile(r"\bguess\(\s*\"(\w+)\"")
 _COLUMNS = [
     "notebook",
@@ -66,9 +67,9 @@ def calibration() -> MeasuredTable:
         {
             "notebook": notebooks.get(name, ""),
             "question": name,
-            "asked": question_in_words(name),
-            "guess": _in_words(facts["guess"]),
-            "answer": _in_words(facts["answer"]),
+            "asked": (asked := _asked(name)).get("text", name),
+            "guess": _in_words(facts["guess"], unit := asked.get("unit", "")),
+            "answer": _in_words(facts["answer"], unit),
             "factor": (factor := math.nan if facts.get("undecided") else _factor(facts["guess"], facts["answer"])),
             "times off": max(factor, 1 / factor),
             "chance": facts.get("chance"),
@@ -93,25 +94,71 @@ def notebooks_that_ask() -> dict[str, str]:
     return asked_in
 
 
-def question_in_words(name: str) -> str:
-    """Return a question as ``questions.toml`` asks it, or its name where that has none of it."""
+def _asked(name: str) -> dict[str, Any]:
+    """Return a question as ``questions.toml`` asks it; nothing where that has none of it."""
     try:
-        return str(words("questions", name)["text"])
+        return words("questions", name)
     except (FileNotFoundError, ValueError):
-        return name
+        return {}
 
 
-def all_guesses(table: pd.DataFrame) -> MeasuredTable:
-    """Return :func:`calibration`'s table to read: what was measured is marked, all else exact."""
-    shown = table.drop(columns=["question", "times off", "measured", "undecided"])
-    shown = shown.rename(columns={"asked": "question"}).astype({"factor": object, "chance": object})
-    for column in ("factor", "chance"):
-        shown[column] = shown[column].where(table[column].notna(), "")
-        exact = ~table["measured"] & table[column].notna()
-        shown.loc[exact, column] = table.loc[exact, column].map("{:.3g}".format)
-    for column, width in {"answer": ANSWER_WIDTH, "left out": LEFT_OUT_WIDTH}.items():
-        shown[column] = shown[column].where(~table["measured"], [fact(text, width) for text in shown[column]])
-    return MeasuredTable(shown)
+class GuessesByNotebook:
+    """A table for each notebook, to read: what was measured is marked, all else exact."""
+
+    _HEADS = "", "your guess", "the answer", "how far off", "left out"
+
+    def __init__(self, table: pd.DataFrame):
+        self._of_notebook = {
+            str(notebook) or "asked elsewhere": [_cells(row) for _, row in rows.iterrows()]
+            for notebook, rows in table.groupby("notebook", sort=False)
+        }
+
+    def __repr__(self) -> str:
+        lines = []
+        for notebook, rows in self._of_notebook.items():
+            lines += ["", notebook]
+            for asked, *facts in rows:
+                named = zip(self._HEADS[1:], facts, strict=True)
+                lines += [f"  {asked}", "    " + " · ".join(f"{head}: {fact}" for head, fact in named if fact)]
+        return "\n".join(lines[1:])
+
+    def _repr_html_(self) -> str:
+        parts = []
+        for notebook, rows in self._of_notebook.items():
+            heads = [notebook, *self._HEADS[1:]]
+            body = "".join(f"<tr>{''.join(map(_left, row))}</tr>" for row in rows)
+            parts.append(f"<table><tr>{''.join(_left(head, 'th') for head in heads)}</tr>{body}</table>")
+        return style_measurements("".join(parts))
+
+
+def _left(text: str, tag: str = "td") -> str:
+    """Return a cell of a table: JupyterLab would set its text at the right."""
+    shown = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    return f'<{tag} style="text-align: left; vertical-align: top">{shown}</{tag}>'
+
+
+def _cells(row: pd.Series) -> tuple[str, ...]:
+    depends = [_how_far_off(row), row["left out"]]
+    if row["measured"]:
+        return row["asked"], row["guess"], *(fact(text, 0) if text else "" for text in (row["answer"], *depends))
+    return row["asked"], row["guess"], row["answer"], *depends
+
+
+def _how_far_off(row: pd.Series) -> str:
+    if row["guess"] == DONT_KNOW:
+        return ""
+    if row["undecided"]:
+        return "too close to call"
+    if row["guess"] == row["answer"]:
+        return "right"
+    if row["times off"] == row["times off"]:
+        return f"{amount(row['times off'])} times too {'low' if row['factor'] < 1 else 'high'}"
+    return "wrong"
+
+
+def all_guesses(table: pd.DataFrame) -> GuessesByNotebook:
+    """Return :func:`calibration`'s table to read, notebook by notebook."""
+    return GuessesByNotebook(table)
 
 
 def said_of_calibration(table: pd.DataFrame) -> Lines:
@@ -128,7 +175,7 @@ def said_of_calibration(table: pd.DataFrame) -> Lines:
     lines = [f"Numbers: {n_factors + zeros}, typically {measured(times_off.median(), 'times off')}."]
     if zeros:
         lines[0] += f" In {zeros} of them the guess or the answer is 0, so there is no factor."
-    others = table[table.factor.isna() & table.chance.isna() & (table.guess != "I don't know")]
+    others = table[table.factor.isna() & table.chance.isna() & (table.guess != DONT_KNOW)]
     choices = others[~others.undecided]
     right = sum(choices.guess == choices.answer)
     lines.append(f"Choices: {len(choices)}, right: {measured(right, width=2)}.")
@@ -174,7 +221,7 @@ def terms_left_out(table: pd.DataFrame) -> MeasuredTable:
     return MeasuredTable({"term": named.keys(), "guesses": map(float, named.values())})
 
 
-def draw_calibration(table: pd.DataFrame, n: int = 15, ax: Axes | None = None) -> Axes:
+def draw_calibration(table: pd.DataFrame, n: int = 8, ax: Axes | None = None) -> Axes:
     """Draw guess ÷ answer of the ``n`` numbers furthest off, the first on top; 1 came true.
 
     Raises ValueError where there is no number to draw.
@@ -184,6 +231,7 @@ def draw_calibration(table: pd.DataFrame, n: int = 15, ax: Axes | None = None) -
         raise ValueError("draw_calibration(table): no number has been guessed and answered yet")
     numbers = numbers.nlargest(n, "times off")
     names = numbers.notebook.str.partition("_")[0] + " · " + numbers.asked.str.replace("`", "")
+    names = names.str.removeprefix(" · ")  # no notebook asks it any more
     labels = [textwrap.fill(name, LABEL_WIDTH) for name in names]
     heights = np.array([label.count("\n") + 1.8 for label in labels])  # in lines of text
     places = heights.cumsum() - heights / 2
@@ -204,6 +252,7 @@ def draw_calibration(table: pd.DataFrame, n: int = 15, ax: Axes | None = None) -
                 look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
                 ax.text((FAR if factor > 1 else 1 / FAR) * (0.8 if factor > 1 else 1.25), place, far, **look)
         ax.set_yticks(places, labels=labels, fontsize=9)
+        _set_left(ax)
         ax.set_ylim(heights.sum(), 0)
         ax.set_xlabel("guess ÷ answer")
         ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.005), ncols=3, borderaxespad=0.0)
@@ -211,10 +260,19 @@ def draw_calibration(table: pd.DataFrame, n: int = 15, ax: Axes | None = None) -
     return ax
 
 
-def _in_words(value: Any) -> str:
+def _set_left(ax: Axes) -> None:
+    """Have the labels of the y axis begin below each other, at their left."""
+    figure, labels = ax.figure, ax.get_yticklabels()
+    widest = max(label.get_window_extent().width for label in labels)
+    ax.tick_params(axis="y", pad=72 * widest / figure.dpi + 4)  # points
+    for label in labels:
+        label.set_horizontalalignment("left")
+
+
+def _in_words(value: Any, unit: str) -> str:
     if value is None:
-        return "I don't know"
-    return value if isinstance(value, str) else f"{value:.4g}"
+        return DONT_KNOW
+    return value if isinstance(value, str) else amount(value, unit)
 
 
 def _factor(guess: Any, answer: Any) -> float:

@@ -110,19 +110,23 @@ class Question:
         sizes = next((sizes for sizes in UNITS if self.unit in sizes), {})
         for unit, size in sizes.items():
             if self._is_within(converted := number * size / sizes[self.unit]):
-                return f". Do you mean {number:g} {unit}? That is {converted:g} {self.unit}"
+                return f". Do you mean {plain(number)} {unit}? That is {plain(converted)} {self.unit}"
         return ""
 
     def expected(self) -> str:
         """Return in words which number is expected: ``a whole number from 1 to 30``."""
         kind = "a whole number" if self.whole else "a number"
-        at_least = "" if self.low is None else f" from {_text(self.low)}"
-        at_most = "" if self.high is None else f" {'to' if at_least else 'up to'} {_text(self.high)}"
+        at_least = "" if self.low is None else f" from {plain(self.low)}"
+        at_most = "" if self.high is None else f" {'to' if at_least else 'up to'} {plain(self.high)}"
         return f"{kind}{at_least}{at_most}{self.unit and ' ' + self.unit}"
 
 
-def _text(bound: float) -> str:
-    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+def plain(number: float) -> str:
+    """Return a number as one writes it, without an exponent: ``4,194,304``, ``0.00002``."""
+    if number == round(number):
+        return f"{number:,.0f}"
+    digits = max(0, 3 - math.floor(math.log10(abs(number))))
+    return f"{number:,.{digits}f}".rstrip("0").rstrip(".")
 
 
 def _check_bounds(question: Question) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import html
 import os
@@ -19,40 +20,30 @@ class Diff:
     """What changes from one text to another; as the last line of a cell it is shown there.
 
     ``hunks``: runs of lines, each line after its sign: ``+`` comes, ``-`` goes, and a space stays.
+    ``added`` and ``removed`` are the lines of code that come and go, a statement each: no
+    docstrings, comments or blank lines.
     """
 
     before: str
     after: str
     hunks: tuple[tuple[str, ...], ...]
-
-    @property
-    def added(self) -> int:
-        """Return how many lines come."""
-        return self._count("+")
-
-    @property
-    def removed(self) -> int:
-        """Return how many lines go."""
-        return self._count("-")
-
-    def _count(self, sign: str) -> int:
-        return sum(line[0] == sign for hunk in self.hunks for line in hunk)
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
 
     def count(self, *texts: str) -> int:
-        """Return how many of the lines that come contain one of ``texts``."""
-        lines = [line for hunk in self.hunks for line in hunk if line[0] == "+"]
-        return sum(any(text in line for text in texts) for line in lines)
+        """Return how many of the statements that come contain one of ``texts``."""
+        return sum(any(text in line for text in texts) for line in self.added)
 
     @property
     def title(self) -> str:
-        """Return the names, and how many lines come and go."""
-        return f"{self.before} → {self.after}: +{self.added} −{self.removed} lines"
+        """Return the names, and how many lines of code come and go."""
+        return f"{self.before} → {self.after}: +{len(self.added)} −{len(self.removed)} lines of code"
 
     def __repr__(self) -> str:
         return "\n\n".join([self.title, *("\n".join(hunk) for hunk in self.hunks)])
 
     def _repr_html_(self) -> str:
-        style = "line-height: 1.35; margin: 0 0 0.8em 0; overflow-x: auto"
+        style = "white-space: pre; word-break: normal; overflow-x: auto; line-height: 1.35; margin: 0 0 0.8em 0"
         hunks = (f'<pre style="{style}">{"".join(map(_marked, hunk))}</pre>' for hunk in self.hunks)
         return "".join([f"<p><b>{html.escape(self.title)}</b></p>", *hunks])
 
@@ -81,7 +72,20 @@ def diff(before: str | os.PathLike[str], after: str | os.PathLike[str], context:
             hunks.append([])
         else:
             hunks[-1].append(line)
-    return Diff(old.name, new.name, tuple(map(tuple, hunks)))
+    statements = [*difflib.ndiff(_statements(old), _statements(new))]
+    added, removed = (tuple(line[2:] for line in statements if line[0] == sign) for sign in "+-")
+    return Diff(old.name, new.name, tuple(map(tuple, hunks)), added, removed)
+
+
+def _statements(path: Path) -> list[str]:
+    """Return a file's code, a statement a line, without docstrings and comments."""
+    tree = ast.parse("\n".join(_lines(path)))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Module(body=body) | ast.FunctionDef(body=body) | ast.ClassDef(body=body):
+                if ast.get_docstring(node) is not None:
+                    node.body = body[1:] or [ast.Pass()]
+    return list(filter(None, ast.unparse(tree).splitlines()))
 
 
 def _lines(path: Path) -> list[str]:

@@ -10,19 +10,18 @@ import runpy
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
 from torch import nn
 
-from labkit.base.formats import MeasuredTable, fact, loss, say
+from labkit.base.formats import MeasuredTable, loss, say
 from labkit.base.rendezvous import LOOPBACK_INTERFACE
-from labkit.lab.kept_memory import kept_for_backward, local_part
+from labkit.lab.kept_memory import local_part
 from labkit.launch import device, launch
-from labkit.trace import traffic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,31 +30,18 @@ Training = tuple[nn.Module, torch.optim.Optimizer, torch.Tensor]
 Wrap = Callable[[nn.Module], nn.Module]
 
 MIB = 2**20
-NAME_WIDTH = 40  # of an op in a table, so that it is as wide whatever took longest
 ROUNDING = 2e-4  # losses are printed with four digits after the point
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would print when it starts and stops
+_COMMUNICATES = "^gloo:|nccl"
 _LINE = re.compile(r"epoch (\d+), step (\d+), loss ([\d.]+)")
 
 
-def in_rank(path: str, *options: str) -> str:
+def in_rank(path: str | os.PathLike[str], *options: str) -> str:
     """Run a file on this rank, as a terminal would, and return what it prints."""
-    sys.argv = [path, *options]
+    sys.argv = [os.fspath(path), *options]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        runpy.run_path(path, run_name="__main__")
+        runpy.run_path(os.fspath(path), run_name="__main__")
     return printed.getvalue()
-
-
-def on_ranks(path: str | os.PathLike[str], *options: str, world_size: int = 2) -> str:
-    """Run a file on ranks, as torchrun would, and return what rank 0 prints."""
-    run = launch(in_rank, str(path), *options, world_size=world_size, compared_with=2, init=False)
-    return str(run.values[0])
-
-
-def stopped_and_resumed(path: str | os.PathLike[str]) -> str:
-    """Run one epoch of a file, then the others from its checkpoint; return what both print."""
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoint = "--checkpoint", f"{folder}/digits.pt"
-        return on_ranks(path, "--epochs", "1", *checkpoint) + on_ranks(path, *checkpoint)
 
 
 def on_ranks_without(statement: str, path: Path) -> str:
@@ -69,7 +55,7 @@ def on_ranks_without(statement: str, path: Path) -> str:
     with tempfile.TemporaryDirectory() as folder:
         broken = Path(folder) / path.name
         broken.write_text(code.replace(statement, "pass"), encoding="utf-8")
-        return on_ranks(broken)
+        return str(launch(in_rank, broken, init=False).values[0])
 
 
 def in_terminal(*command: object) -> str:
@@ -137,65 +123,63 @@ def training(wrap: Wrap, n_rows: int = 64) -> Training:
     return model, torch.optim.AdamW(model.parameters()), torch.ones(n_rows, 64, device=device())
 
 
-def held_mib(step: Callable[..., object], wrap: Wrap, n_rows: int = 64, **options: Any) -> dict[str, float]:
-    """Take a step; return the MiB that this rank then holds, and those kept for backward."""
-    model, optimizer, rows = training(wrap, n_rows)
-    with kept_for_backward(model.parameters()) as kept:
-        step(model, optimizer, rows, **options)
+def blocks_and_rows(n_rows: int) -> tuple[nn.Sequential, torch.Tensor]:
+    """Return four blocks of two layers, and rows for the first: the same on every rank."""
+    torch.manual_seed(0)
+    blocks = (nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256)) for _ in range(4))
+    return nn.Sequential(*blocks).to(device()), torch.randn(n_rows, 256, device=device())
+
+
+def held_mib(step: Callable[..., object], wrap: Wrap) -> dict[str, float]:
+    """Take a step, and return the MiB that this rank holds after it, by what they are."""
+    model, optimizer, rows = training(wrap)
+    step(model, optimizer, rows)
     tensors: dict[str, list[Any]] = {
         "parameters": [*model.parameters()],
         "gradients": [parameter.grad for parameter in model.parameters()],
         "optimizer state": [each for one in optimizer.state.values() for each in one.values()],
     }
-    held = {name: sum(local_part(each).nbytes for each in of) for name, of in tensors.items()}
-    return {name: n_bytes / MIB for name, n_bytes in {**held, "kept for backward": kept.n_bytes}.items()}
+    return {name: sum(local_part(each).nbytes for each in of) / MIB for name, of in tensors.items()}
 
 
-def sent_mib(step: Callable[..., object], wrap: Wrap, steps: int = 3) -> float:
-    """Return the MiB that this rank sends in a step, as the kernel counts them."""
-    trained = training(wrap)
-    for _ in range(2):
-        step(*trained)  # these set up what the others use
-    with traffic.observe() as seen:
-        for _ in range(steps):
-            step(*trained)
-    return seen.sent_bytes / steps / MIB
+# --- what torch's profiler says -------------------------------------------------------------------
 
 
-class OpTime(NamedTuple):
-    """An op in a profile: how often it ran, and ms, without and with the ops that it calls."""
-
-    op: str
-    calls: int
-    own_ms: float
-    all_ms: float
-
-
-def times_of_ops(profiler: torch.profiler.profile) -> list[OpTime]:
-    """Return a profiler's ops on the CPU."""
-    return [
-        OpTime(each.key, each.count, each.self_cpu_time_total / 1000, each.cpu_time_total / 1000)
-        for each in profiler.key_averages()
+def ops_of(profiler: torch.profiler.profile) -> pd.DataFrame:
+    """Return the ops that a profiler has recorded: where each ran, and from when to when."""
+    rows = [
+        (op.name, op.device_type.name, op.time_range.start / 1000, op.time_range.end / 1000) for op in profiler.events()
     ]
+    return pd.DataFrame(rows, columns=["op", "device", "start_ms", "end_ms"])
 
 
-def top_ops(ops: Sequence[OpTime], n: int = 9) -> MeasuredTable:
-    """Return the ``n`` ops that take longest themselves, and those that start collectives."""
-    by_time = sorted(ops, key=lambda op: op.own_ms, reverse=True)
-    collectives = [op for op in by_time if op.op.startswith("c10d::")]
-    others = [op for op in by_time if op not in collectives][:n]
-    rows = {
-        fact(op.op[:NAME_WIDTH], width=NAME_WIDTH): [fact(op.calls, width=4), op.own_ms, op.all_ms]
-        for op in (*others, *collectives)
-    }
-    return MeasuredTable(rows, index=["calls", "own ms", "ms with what it calls"]).T
+def communication(ops: pd.DataFrame) -> MeasuredTable:
+    """Return of each step in a profile the ms, and how many per cent of them it communicates.
+
+    A step ends with ``profiler.step()``. *Exposed* is the time in which gloo or NCCL is at work and
+    no other op is: on the GPU where there is one, whose kernels the CPU does not wait for.
+    """
+    named = ops["op"].str.startswith("ProfilerStep")
+    steps = ops[named & (ops["device"] == "CPU")]
+    ops = ops[~named & (ops["device"] == ops["device"].max())]  # CUDA comes after CPU
+    sends = ops["op"].str.contains(_COMMUNICATES)
+    rows = []
+    for begin, end in zip(steps["start_ms"], steps["end_ms"], strict=True):
+        together, alone, others = (_covered(part, begin, end) for part in (ops, ops[sends], ops[~sends]))
+        rows.append([end - begin, *(100 * ms / (end - begin) for ms in (alone, together - others))])
+    columns = ["step, ms", "communication, %", "of it exposed, % of the step"]
+    return MeasuredTable(rows, columns=columns, index=pd.RangeIndex(1, len(rows) + 1, name="step"))
 
 
-def steps_until_one_fails(model: nn.Module, rows: torch.Tensor, steps: int = 3) -> list[Any]:
-    """Return how many backward passes go well, and what torch says of the one that does not."""
-    for done in range(steps):
-        try:
-            model(rows).sum().backward()
-        except RuntimeError as error:
-            return [done, *re.findall(r"Expected[^.]*\.|Parameter indices[^\n]*", str(error))]
-    return [steps, "no error"]
+def _covered(ops: pd.DataFrame, begin: float, end: float) -> float:
+    """Return for how long at least one of these ops runs between two times."""
+    total = 0.0
+    for start, stop in sorted(zip(ops["start_ms"], ops["end_ms"], strict=True)):
+        total += max(0.0, min(stop, end) - max(start, begin))
+        begin = max(begin, stop)
+    return total
+
+
+def said_of_unused(error: RuntimeError) -> list[str]:
+    """Return what DDP says first of parameters without a gradient, and which these are."""
+    return re.findall(r"Expected[^.]*\.|Parameter indices[^\n]*", str(error))

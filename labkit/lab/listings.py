@@ -8,6 +8,7 @@ As the last line of a cell:
 from __future__ import annotations
 
 import ast
+import html
 import inspect
 import re
 import sys
@@ -17,12 +18,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pygments import lex
+from pygments.lexers import PythonLexer
+from pygments.token import Token
+
 from labkit.base.measurement_html import link_places
 from labkit.todo import missing
 
 _MARKER = re.compile(r"^\s*###.*\n", re.MULTILINE)  # of the marked source: tasks, and where a solution begins and ends
 _FOR_TOOLS = re.compile(r"  # (type: ignore|noqa).*$", re.MULTILINE)
+_TASK = re.compile(
+    r"^[ \t]*# TODO [\w.]+ \(about .*\n(?:[ \t]*#.*\n)*", re.MULTILINE
+)  # a student edition's: what to do
 _TODO = re.compile(r"""^\s*raise TodoError\(["'](?P<task>[\w.]+)["']\)""", re.MULTILINE)
+
+
+# As wide as its lines, to be scrolled: JupyterLab would cut code in the middle of a word.
+_CODE = '<pre style="white-space: pre; word-break: normal; overflow-x: auto; line-height: 1.3; margin: 0">{}</pre>'
+# JupyterLab's own colours, of its theme, and elsewhere some that read on white and on black.
+_COLOURS = {
+    Token.Keyword: "color: var(--jp-mirror-editor-keyword-color, #1a7f37); font-weight: bold",
+    Token.Operator.Word: "color: var(--jp-mirror-editor-keyword-color, #1a7f37); font-weight: bold",
+    Token.Literal.String: "color: var(--jp-mirror-editor-string-color, #c0392b)",
+    Token.Literal.Number: "color: var(--jp-mirror-editor-number-color, #1a7f37)",
+    Token.Comment: "color: var(--jp-mirror-editor-comment-color, #408080); font-style: italic",
+    Token.Name.Function: "color: var(--jp-mirror-editor-def-color, #1e70d0)",
+    Token.Name.Class: "color: var(--jp-mirror-editor-def-color, #1e70d0)",
+    Token.Name.Decorator: "color: var(--jp-mirror-editor-meta-color, #a2f)",
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,15 +58,26 @@ class Listing:
     def __repr__(self) -> str:
         return "\n".join(filter(None, [self.todo, self.code]))
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        shown = f"```python\n{self.code}\n```" if self.code else ""
-        return {"text/markdown": "\n\n".join(filter(None, [link_places(self.todo), shown])), "text/plain": repr(self)}
+    def _repr_html_(self) -> str:
+        todo = f"<p>{link_places(html.escape(self.todo))}</p>" if self.todo else ""
+        return todo + (_CODE.format(_in_colours(self.code)) if self.code else "")
+
+
+def _in_colours(code: str) -> str:
+    """Return code as HTML, each word in the colour of its kind."""
+    words = []
+    for kind, text in lex(code, PythonLexer(stripnl=False, ensurenl=False)):
+        style = next((_COLOURS[each] for each in reversed(kind.split()) if each in _COLOURS), None)
+        escaped = html.escape(text, quote=False)
+        words.append(f'<span style="{style}">{escaped}</span>' if style else escaped)
+    return "".join(words)
 
 
 def listing(*functions: Callable[..., Any], docstrings: bool = False) -> Listing:
     """Return the code of functions, methods or classes, with signatures, to be shown by a cell.
 
-    Docstrings are left out unless ``docstrings``, and so is what is for tools alone. A function
+    Docstrings are left out unless ``docstrings``, and so are a filled task's comment that says what
+    to do and what is for tools alone. A function
     with a task that is not filled in is not shown, but ``TODO dp.3: labkit/dp.py, line 42``.
 
     Raises TypeError for what has no source, such as a built-in function.
@@ -87,4 +121,4 @@ def _without_docstring(source: str) -> str:
 
 
 def _cleaned(source: str) -> str:
-    return _FOR_TOOLS.sub("", _MARKER.sub("", source)).rstrip()
+    return _FOR_TOOLS.sub("", _TASK.sub("", _MARKER.sub("", source))).rstrip()

@@ -1,8 +1,10 @@
 """JupyterLab in a real browser: a cell that launches ranks shows its table, its bar and its picture
 to the reader."""
 
+import io
 import re
 
+import matplotlib.image
 import pytest
 
 CELLS = [
@@ -38,6 +40,28 @@ def test_a_reader_sees_the_table_the_picture_and_the_error_and_no_bar_of_a_run_t
     assert first.startswith("ipc")
     assert re.search(r"2 ranks · (gloo|nccl)", first) and "[~" not in first  # a measurement is a number in a style
     assert first.count("all_reduce") == 2 and "20/20" not in first
-    assert width > 500 and alt in (None, "", "Twenty rounds of two ranks.")
+    assert width > 500 and alt == "Twenty rounds of two ranks."
     assert "rank 0 raised ZeroDivisionError: division by zero" in error
     assert "launch(lambda: 1 / 0, world_size=1)" in error and "pool.py" not in error
+
+
+ON_A_PAGE = [
+    'from labkit import draw\nax = draw.new_axes(3.0, 1.0)\nax.bar([0], [1], color="#0072B2")\ndraw.show(ax, alt="A bar.")',
+    "from labkit.lab.listings import listing\n"
+    "def wide(tensor):\n    return tensor.contiguous()" + ".contiguous()" * 30 + "\n"
+    "listing(wide)",
+]
+
+
+@pytest.mark.parametrize(("theme", "ground"), [("light", 255), ("dark", 18)])
+def test_a_picture_has_the_ground_of_the_theme_and_a_bar_its_hue_and_no_line_of_code_is_cut(lab, theme, ground):
+    with lab.notebook(ON_A_PAGE, theme=theme) as page:
+        shot = page.locator(".labkit-picture").screenshot()
+        code = page.locator(".jp-OutputArea pre").filter(has_text="contiguous")
+        line_px = code.evaluate("e => parseFloat(getComputedStyle(e).lineHeight)")
+        tall_px, wide_px, seen_px = code.evaluate("e => [e.clientHeight, e.scrollWidth, e.clientWidth]")
+    picture = (255 * matplotlib.image.imread(io.BytesIO(shot))[..., :3]).round()
+    middle = picture[picture.shape[0] // 2, picture.shape[1] // 2]
+    assert picture[2, 2].tolist() == pytest.approx([ground] * 3, abs=2)
+    assert middle.argmax() == 2 and middle[2] > 1.2 * middle[0]  # blue stays blue
+    assert wide_px > 2 * seen_px and tall_px < 3 * line_px

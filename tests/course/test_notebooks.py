@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -84,6 +85,18 @@ def test_a_notebook_runs_to_its_end(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_notebook_keeps_the_contract(name):
     assert machinery.breaches(nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)) == []
+
+
+@stored
+def test_all_notebooks_together_keep_their_budget_of_words_and_of_guesses():
+    """Words of the texts are counted without the targets of links, those of a file as wc does."""
+    cells = [cell for name in EXPECTED for cell in nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells]
+    texts = (cell.source for cell in cells if cell.cell_type == "markdown")
+    n_words = sum(len(re.sub(r'\]\([^()\s]*(?: "[^"]*")?\)', "]", text).split()) for text in texts)
+    questions, figures = ((NOTEBOOKS / f"{file}.toml").read_text("utf-8") for file in ("questions", "figures"))
+    in_files = len(questions.split()) + len(figures.split())
+    n_guesses = len(tomllib.loads(questions))
+    assert n_words <= 12_500 and in_files <= 5_000 and n_guesses <= 45, (n_words, in_files, n_guesses)
 
 
 @stored

@@ -259,8 +259,7 @@ def test_no_file_of_the_student_edition_holds_a_piece_of_a_solution(real_edition
     assert leaks(ROOT / "labkit") >= {("dp.py", "dp.4"), ("pipe.py", "pipe.2")}
 
 
-# 06 needs no task, so its replay has run the same cells; it takes as long as six others.
-NOTEBOOKS = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if path.stem != "06_ladder"]
+NOTEBOOKS = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
 FORGET = "from labkit import todo\ntodo._WAITING.clear()\nget_ipython().run_line_magic('reset', '-f')"
 
 

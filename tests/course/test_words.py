@@ -14,10 +14,12 @@ from labkit.base.units import size_of
 from labkit.base.words import fields_of
 from labkit.cost import Link, memory, parameter_server_s, ring_all_reduce_s
 from labkit.guesses.feedback import TERMS
+from labkit.stats import Interval, conclusion
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-QUESTIONS, FIGURES = (
-    tomllib.loads((NOTEBOOKS / f"{file}.toml").read_text(encoding="utf-8")) for file in ("questions", "figures")
+QUESTIONS, FIGURES, CONCLUSIONS = (
+    tomllib.loads((NOTEBOOKS / f"{file}.toml").read_text(encoding="utf-8"))
+    for file in ("questions", "figures", "conclusions")
 )
 
 
@@ -93,3 +95,40 @@ def test_a_value_in_the_file_is_what_the_arithmetic_of_its_notebook_gives():
         given = {key: each["would_be"] for key, each in (question["wrong"] | question.get("parts", {})).items()}
         size = size_of(question.get("unit", ""))
         assert given == pytest.approx({key: number / size for key, number in numbers.items()}, rel=0.005), name
+
+
+# --- conclusions ----------------------------------------------------------------------------------
+
+
+def test_each_conclusion_is_drawn_by_one_cell_and_each_that_is_drawn_is_there():
+    assert Counter(map(name_of, calls("conclude"))) == dict.fromkeys(CONCLUSIONS, 1)
+
+
+@pytest.mark.parametrize("name", CONCLUSIONS)
+def test_a_conclusion_has_three_different_sentences_whose_numbers_its_cell_gives(name):
+    entry = CONCLUSIONS[name]
+    assert entry.keys() == {"above", "below", "unclear"} and len({*entry.values()}) == 3
+    for text in entry.values():
+        assert re.fullmatch(r"[A-Z0-9{].+[.?]", text)
+        assert all(len(sentence.split()) < 25 for sentence in re.split(r"(?<=[.?:;]) ", text))
+    (call,) = (call for call in calls("conclude") if name_of(call) == name)
+    given = {keyword.arg for keyword in call.keywords}
+    assert given | {"found", "than"} == {*fields_of(entry)} | {"found", "than"}
+
+
+@pytest.mark.parametrize("name", CONCLUSIONS)
+def test_the_sentence_that_comes_is_the_one_that_a_made_up_run_decides(name, monkeypatch):
+    """Around what it is compared with, up to touching it, no run decides."""
+    monkeypatch.chdir(NOTEBOOKS)
+    monkeypatch.delenv("LABKIT_STATIC", raising=False)
+    numbers = dict.fromkeys({*fields_of(CONCLUSIONS[name])} - {"found", "than"}, 3.25)
+    ends = {"above": [(1.1, 1.3)], "below": [(0.7, 0.9)], "unclear": [(0.9, 1.1), (1.0, 1.2), (0.8, 1.0)]}
+    for branch, low, high in ((branch, *each) for branch, intervals in ends.items() for each in intervals):
+        for than in (1.0, 0.25):
+            found = Interval(than * (low + high) / 2, than * low, than * high)
+            said = {"found": found.text(), "than": f"{than:g}"} | dict.fromkeys(numbers, "3.25")
+            assert str(conclusion(name, found, than=than, **numbers)) == filled(CONCLUSIONS[name][branch], said)
+
+
+def filled(text: str, said: dict[str, str]) -> str:
+    return re.sub(r"\{(\w+)\}", lambda field: said[field[1]], text)

@@ -8,6 +8,7 @@ import matplotlib.image
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from bs4 import BeautifulSoup
 from drawn_tables import ALT, RESULTS, SWEEP, two_ranks
 
 from labkit.draw import attach, overlay, save, show, timeline
@@ -103,7 +104,8 @@ def test_what_cannot_be_saved_or_shown_is_refused_and_leaves_no_file(figures, ma
     assert not figures.exists()
 
 
-def test_a_notebook_gets_an_opaque_png_with_alt_text_once(figures):
+def test_a_stored_notebook_gets_an_opaque_png_with_alt_text_once(figures, monkeypatch):
+    monkeypatch.setenv("LABKIT_STATIC", "1")
     with plt.style.context("dark_background"):
         pictures = save(timeline(two_ranks()), "two_ranks", alt=ALT), show(timeline(two_ranks()), alt=ALT)
     assert plt.get_fignums() == []  # or else the notebook shows it a second time
@@ -113,3 +115,14 @@ def test_a_notebook_gets_an_opaque_png_with_alt_text_once(figures):
         assert metadata["image/png"]["alt"] == ALT and data == {"text/plain": text}
         assert metadata["image/png"]["width"] == pytest.approx(image.shape[1] / 1.5, abs=1)
         assert (image[..., 3] == 1).all() and (image[0, 0] == 1).all()
+
+
+def test_a_live_cell_gets_the_same_png_also_as_html_which_a_dark_page_turns_dark(figures, monkeypatch):
+    monkeypatch.delenv("LABKIT_STATIC", raising=False)
+    data, metadata = show(timeline(two_ranks()), alt='Two "ranks".')._repr_mimebundle_()
+    page = BeautifulSoup(data["text/html"], "html.parser")
+    assert page.img["src"] == f"data:image/png;base64,{data['image/png']}"
+    assert {name: page.img[name] for name in ("alt", "width", "height")} == {
+        name: str(value) for name, value in metadata["image/png"].items()
+    }
+    assert f".{page.img['class'][0]} {{ filter: invert" in page.style.string

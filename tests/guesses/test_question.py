@@ -37,6 +37,18 @@ def test_a_guess_out_of_range_is_asked_for_its_unit(asked, value, meant):
         Question("hidden", "How much?", *asked).accept(-1)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "unit", "expected"),
+    [
+        (16, 2**22, "bytes", "a whole number from 16 to 4,194,304 bytes"),
+        (1e-5, 1.5, "s", "a number from 0.00001 to 1.5 s"),
+        (None, 12345.678, "", "a number up to 12,346"),
+    ],
+)
+def test_a_bound_is_written_without_an_exponent(low, high, unit, expected):
+    assert Question("hidden", "How much?", low, high, unit).expected() == expected
+
+
 FITS = [(FRACTION, 1, 1.0), (COUNT, 30.0, 30), ({}, -7, -7.0), (CHOICE, "1F1B", "1F1B")]
 
 

@@ -19,7 +19,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit import cost, dp, shard
-from labkit.guess import calibration, guess, reveal
+from labkit.guess import calibration, guess
 from labkit.guesses import store
 from labkit.guesses.calibration import terms_left_out
 from labkit.lab import sharding
@@ -431,9 +431,9 @@ def test_13_a_guess_that_is_far_off_is_told_which_term_it_left_out(tmp_path, mon
     monkeypatch.setenv("LABKIT_ANSWERS", str(tmp_path))
     monkeypatch.delenv(store.KEPT, raising=False)
     monkeypatch.delenv("LABKIT_STATIC", raising=False)
-    hidden = guess("hidden")
+    hidden = guess("hidden", "What fraction hides?", low=0.0, high=1.0)
     hidden.give(0.0)
-    reveal(hidden, 0.72)
+    hidden.feedback(0.72, as_if={"if nothing overlapped": (0.0, "overlap")})
     assert "if nothing overlapped" in capsys.readouterr().out
     counts = terms_left_out(calibration())
     assert counts[counts.guesses > 0].to_numpy().tolist() == [["what goes on at the same time", 1.0]]

@@ -6,6 +6,7 @@ import importlib
 import sys
 
 import pytest
+from bs4 import BeautifulSoup
 
 from labkit.base.measurement_html import as_html
 from labkit.lab.listings import listing
@@ -32,6 +33,13 @@ def to_do():
 
 def also_to_do():
     raise TodoError("dp.3")
+
+def filled():
+    # TODO dp.4 (about 2 lines, 3 minutes): Do it. And once you have done it,
+    # look whether it is done.
+    total = len("for")  # mine: is it < 4?
+    # in the end
+    return total
 '''
 
 
@@ -57,5 +65,19 @@ def test_code_is_shown_as_it_is_in_the_file_now_wherever_it_has_moved(module, tm
 def test_of_tasks_that_are_to_do_only_the_place_is_shown_and_once_above_what_is_given(module, open_tasks):
     found = listing(module.to_do, module.also_to_do)
     assert repr(found) == "TODO dp.3: labkit/dp.py, line 42"
-    assert found._repr_mimebundle_()["text/markdown"] == as_html(repr(found))  # a link that opens the file
+    assert found._repr_html_() == f"<p>{as_html(repr(found))}</p>"  # a link that opens the file
     assert repr(listing(module.to_do, module.given)) == f"{found!r}\n{listing(module.given)!r}"
+
+
+def test_a_filled_task_is_shown_without_what_it_asked_for(module):
+    lines = ["def filled():", '    total = len("for")  # mine: is it < 4?', "    # in the end", "    return total"]
+    assert repr(listing(module.filled)) == "\n".join(lines)
+
+
+def test_on_a_page_code_keeps_its_lines_whole_and_a_keyword_is_one_only_where_it_is_code(module):
+    """JupyterLab cuts lines of a Markdown listing in the middle of a word: con / tiguous."""
+    page = BeautifulSoup(listing(module.filled)._repr_html_(), "html.parser")
+    assert page.pre.get_text() == repr(listing(module.filled))
+    assert {"white-space: pre", "word-break: normal", "overflow-x: auto"} <= set(page.pre["style"].split("; "))
+    colours = {word.get_text(): word["style"] for word in page.find_all("span")}
+    assert "keyword" in colours["return"] and "string" in colours["for"] and "comment" in colours["# in the end"]
