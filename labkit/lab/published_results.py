@@ -10,8 +10,6 @@ al., VLDB 2020, arXiv 2006.15704.
 
 from __future__ import annotations
 
-from labkit.stats import Interval
-
 RTE_LOSSES = {"one process": (0.763, 0.775, 0.716, 0.752, 0.726)}  # of the first five iterations
 RTE_ACCURACY = {  # after each epoch
     "one process": (0.614, 0.628, 0.653),

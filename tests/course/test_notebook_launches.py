@@ -21,7 +21,12 @@ COMPARED_WITH_NOTHING = {
     "00_start_here": {"batch_times", "read_times"},  # they are about the GPU, where there is one
     "01_shards": {"own_shard", "steps", "accuracy"},  # three ranks, and positions in a list
     "05_gradient_sync": {"five_steps"},  # four ranks with each other
-    "07_sharding": {"sharding.peak_and_output", "saved", "loaded", "gradient_of_scale"},  # ways of one launch; a checkpoint
+    "07_sharding": {
+        "sharding.peak_and_output",
+        "saved",
+        "loaded",
+        "gradient_of_scale",
+    },  # ways of one launch; a checkpoint
     "09_pipe": {"watch_queues"},  # threads of one rank, on the CPU
 }
 
