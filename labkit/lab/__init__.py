@@ -7,11 +7,10 @@ gradient_sync       BERT trained with each way to agree on gradients, in turns, 
 kept_memory         the bytes that autograd keeps for backward
 published_results   what others measured, beside the reader's own
 host_cost           what a call of a collective costs its rank
-overlap             a small GPT-2 trained with several ways to agree on gradients, in turns
+overlap             a small GPT-2, when its gradients are ready, and a step of it as it is drawn
 by_hand             the translation task in processes of the reader's run_processes
 shards              the gradients of shards beside that of the whole batch
 sorted_shards       what training on shards of short and of long sentences does to the loss
-batch_sizes         what a batch costs, by its size
 terminals           commands that run beside a notebook, as in a terminal
 living_bytes        what lives on a rank at every moment of training, by what it is for
 sharding            the layers that notebook 07 trains, and what a step of them sends

@@ -1,8 +1,7 @@
 """Hold what others published, for comparison with the reader's own and with predictions.
 
 RTE: bert-base-cased at length 128, four GPUs with 16 pairs each, NCCL, three epochs of 39 steps;
-from the report in the public repository wenzhe-li/cos598d_sp24. Its seconds are means over the
-first epoch without its first step.
+from the report in the public repository wenzhe-li/cos598d_sp24.
 
 Overlap: the fraction of a step that sending gradients during backward saves on 32 GPUs; from Li et
 al., VLDB 2020, arXiv 2006.15704.
@@ -17,5 +16,4 @@ RTE_ACCURACY = {  # after each epoch
     "all_reduce": (0.610, 0.628, 0.628),
     "ddp": (0.607, 0.628, 0.632),
 }
-RTE_SECONDS = {"gather_scatter": 3.730, "all_reduce": 0.836, "ddp": 0.438}  # of an iteration
 OVERLAP_GAINS = {"ResNet50, NCCL": 0.38, "BERT, NCCL": 0.352, "ResNet50, gloo": 0.268, "BERT, gloo": 0.215}

@@ -1,4 +1,4 @@
-"""Read the seconds of each repeat of several ways from the event table, and take one step out."""
+"""Read the seconds of each repeat of several ways from the event table."""
 
 from __future__ import annotations
 
@@ -86,25 +86,3 @@ def numbered(events: pd.DataFrame, names: Iterable[str], whole: str = "step") ->
         numbers = steps["step"].where(steps["step"].notna(), list(range(len(steps)))).to_numpy()
         events.loc[parts.index[inside], "step"] = numbers[places[inside]]
     return events[~is_whole]
-
-
-def one_step(events: pd.DataFrame, step: int, names: Iterable[str] | None = None, rank: int = 0) -> pd.DataFrame:
-    """Return one rank's spans of a step, and those without a step that begin meanwhile.
-
-    ``names`` keeps only the spans of these names. Messages in the lane comm share one link: each
-    begins once the one before it has arrived, however early it was handed over.
-
-    Raises ValueError where the rank has no such spans.
-    """
-    own = events[events["rank"] == rank]
-    if names is not None:
-        own = own[own["name"].isin(list(names))]
-    numbered = own[(own["step"] == step).fillna(False)]
-    if numbered.empty:
-        raise ValueError(f"one_step: rank {rank} has no such spans in step {step}")
-    meanwhile = own["start_s"].between(numbered["start_s"].min(), numbered["end_s"].max())
-    found = own[own.index.isin(numbered.index) | (own["step"].isna() & meanwhile)].sort_values("start_s", kind="stable")
-    sent = found["lane"] == "comm"
-    arrived_s = found.loc[sent, "end_s"].shift(fill_value=0.0).cummax()
-    found.loc[sent, "start_s"] = found.loc[sent, "start_s"].clip(lower=arrived_s)
-    return found

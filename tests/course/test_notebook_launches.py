@@ -18,7 +18,7 @@ NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
 
 # Launches of a notebook are compared with each other, but for these, each with itself alone.
 COMPARED_WITH_NOTHING = {
-    "00_start_here": {"batch_times", "read_times"},  # they are about the GPU, where there is one
+    "00_start_here": {"batch_times"},  # it is about the GPU, where there is one
     "01_shards": {"own_shard", "steps", "accuracy"},  # three ranks, and positions in a list
     "05_gradient_sync": {"five_steps"},  # four ranks with each other
     "07_sharding": {

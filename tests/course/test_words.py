@@ -12,7 +12,7 @@ import pytest
 
 from labkit.base.units import size_of
 from labkit.base.words import fields_of
-from labkit.cost import Link, memory, parameter_server_s, ring_all_reduce_s
+from labkit.cost import Link, parameter_server_s, ring_all_reduce_s
 from labkit.guesses.feedback import TERMS
 from labkit.stats import Interval, conclusion
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from labkit.stats import numbered, one_step, repeats, turns
+from labkit.stats import numbered, repeats, turns
 from labkit.stats.repeated_times import RepeatedTimes
 from labkit.trace import event_table
 
@@ -56,26 +56,6 @@ def test_each_round_has_a_step_of_every_way_and_a_name_counts_its_own_spans_only
     assert table.attrs["emulated"] == "emulated link" and "[~" in repr(table)
     named = turns(steps_of(1.0, 2.0, n_ranks=1, pause_s=3.0), ["flat", "buckets"], "backward", warm_up=0)
     assert named.to_dict("list") == {"flat": [0.5], "buckets": [1.0]}
-
-
-def test_one_step_is_a_rank_s_own_and_a_bucket_waits_for_the_link():
-    spans = [
-        ("compute", "backward", 3, 1.0, 5.0),
-        ("comm", "all_reduce", None, 2.0, 4.0),
-        ("comm", "all_reduce", None, 3.0, 6.0),
-        ("comm", "all_reduce", None, 0.0, 0.5),
-        ("compute", "wait", 3, 5.0, 7.0),
-        ("compute", "wait", 4, 6.5, 7.0),
-        ("host", "collect", None, 2.0, 3.0),
-    ]
-    events = table_of(*((rank, *span) for rank in (0, 1) for span in spans))
-    found = one_step(events, 3, names=["backward", "wait", "all_reduce"])
-    assert found[["rank", "name", "start_s", "end_s"]].values.tolist() == [
-        [0, "backward", 1.0, 5.0],
-        [0, "all_reduce", 2.0, 4.0],
-        [0, "all_reduce", 4.0, 6.0],
-        [0, "wait", 5.0, 7.0],
-    ]
 
 
 def test_ways_that_this_run_cannot_tell_from_the_fastest_are_named_with_it():

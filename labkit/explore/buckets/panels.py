@@ -118,7 +118,8 @@ def _pass_bars(one: Reduction, time: TimeAxis) -> tuple[list[_PassBar], float]:
     def later(sentence: Callable[..., str], *about: int) -> Callable[[], str]:
         return functools.partial(sentence, one, *about, time)
 
-    longest = {max(bucket, key=lambda i: one.computing[i].end_s - one.computing[i].start_s) for bucket in one.buckets}
+    labelled = one.buckets if len(one.buckets) <= 10 else []  # two digits have no room in a gradient
+    longest = {max(bucket, key=lambda i: one.computing[i].end_s - one.computing[i].start_s) for bucket in labelled}
     bars = [  # a bucket's number stands once, in its longest gradient
         _PassBar(
             _bar(*one.computing[i], _TOP, one.bucket_of[i], label=None if i in longest else ""),
