@@ -279,19 +279,6 @@ def without_magics(source):
     return "\n".join(line for line in source.splitlines() if not line.startswith("%"))
 
 
-@pytest.mark.parametrize(
-    ("name", "texts"),
-    [("05_gradient_sync", ["fit = cost.fit_link("])],
-)
-def test_the_link_that_a_notebook_fits_has_a_latency_and_a_bandwidth(name, texts, rig, measured):
-    notebook = Notebook(name, rig)
-    notebook.run(*texts)
-    fit = notebook.names["fit"]
-    measured(f"notebook {name} fits a latency of", 1e6 * fit.latency_s, "µs")
-    measured(f"notebook {name} fits a bandwidth of", fit.bytes_per_s / 1e6, "MB/s")
-    assert fit.latency_s >= 0 and fit.bytes_per_s > 0
-
-
 def test_what_notebook_10_solves_for_costs_more_than_nothing(rig, measured):
     notebook = Notebook("10_gpt2_pipeline", rig, pipe=pipe)
     cells = (

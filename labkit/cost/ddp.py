@@ -201,15 +201,13 @@ def way_terms(
     world_size: int,
     link: Link,
     host_s: float = 0.0,
-    gathered: Link | None = None,
 ) -> pd.DataFrame:
     """Return the seconds of each term of an iteration: a row per way, which adds up to it.
 
     ``compute_s`` are forward, backward and optimizer on one rank's share, the gradients made evenly
     during backward; ``sizes_bytes`` are the parameters' and ``buckets`` what DDP sends together.
-    ``host_s`` is what one call costs a rank. ``gathered`` is the link as gather and scatter find
-    it, with the latencies of all ranks side by side, as :func:`labkit.cost.parameter_server_s` has
-    them; without it they follow each other on ``link``, as on an emulated one.
+    ``host_s`` is what one call costs a rank. Latencies of a gather follow each other, as on an
+    emulated link; :func:`labkit.cost.parameter_server_s` has them side by side.
 
     =========  =====================================================================================
     latency    two messages for each parameter, or each bucket, and each other rank, in a row
@@ -228,11 +226,10 @@ def way_terms(
     forward_s, backward_s, optimizer_s = compute_s
     n_bytes, latency_s = sum(sizes_bytes), 2 * (world_size - 1) * link.latency_s
     ring_s = ring_all_reduce_s(n_bytes, world_size, 0.0, link.bytes_per_s)
-    gather_s = latency_s if gathered is None else 2 * gathered.latency_s
-    through_rank_0_s = parameter_server_s(n_bytes, world_size, 0.0, (gathered or link).bytes_per_s)
+    through_rank_0_s = parameter_server_s(n_bytes, world_size, 0.0, link.bytes_per_s)
     p, k = len(sizes_bytes), len(buckets)
     sent = {
-        "gather_scatter": (p * gather_s, through_rank_0_s, 2 * p * host_s),
+        "gather_scatter": (p * latency_s, through_rank_0_s, 2 * p * host_s),
         "all_reduce": (p * latency_s, ring_s, p * host_s),
         "ddp": (k * latency_s, ring_s, k * host_s),
     }

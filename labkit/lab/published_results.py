@@ -2,9 +2,6 @@
 
 RTE: bert-base-cased at length 128, four GPUs with 16 pairs each, NCCL, three epochs of 39 steps;
 from the report in the public repository wenzhe-li/cos598d_sp24.
-
-Overlap: the fraction of a step that sending gradients during backward saves on 32 GPUs; from Li et
-al., VLDB 2020, arXiv 2006.15704.
 """
 
 from __future__ import annotations
@@ -16,4 +13,3 @@ RTE_ACCURACY = {  # after each epoch
     "all_reduce": (0.610, 0.628, 0.628),
     "ddp": (0.607, 0.628, 0.632),
 }
-OVERLAP_GAINS = {"ResNet50, NCCL": 0.38, "BERT, NCCL": 0.352, "ResNet50, gloo": 0.268, "BERT, gloo": 0.215}

@@ -8,6 +8,6 @@ conclusions          a sentence of notebooks/conclusions.toml, chosen by the run
 
 from labkit.stats.comparison import Interval, Verdict, interval, verdict
 from labkit.stats.conclusions import conclusion
-from labkit.stats.interleaved_repeats import numbered, repeats, turns
+from labkit.stats.interleaved_repeats import repeats
 
-__all__ = ["Interval", "Verdict", "conclusion", "interval", "numbered", "repeats", "turns", "verdict"]
+__all__ = ["Interval", "Verdict", "conclusion", "interval", "repeats", "verdict"]

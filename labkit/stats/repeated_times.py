@@ -12,7 +12,7 @@ class RepeatedTimes(MeasuredTable):
     """Seconds: a row per repeat and a column per way. Repeats in one row ran next to each other.
 
         times.verdict("overlap", "buckets")   # overlap, compared with buckets: 1.29 times as fast …
-        times.saved("overlap", "buckets")     # the fraction of a step that overlap saves
+        times.ratio("overlap", "buckets")     # how many times as long it takes
 
     What compares two ways takes the median over rows and its :func:`interval`, so what slows both
     down drops out; fewer than six rows are refused.
@@ -25,10 +25,6 @@ class RepeatedTimes(MeasuredTable):
     def ratio(self, a: Hashable, b: Hashable) -> Interval:
         """Return how many times as long as ``b`` takes ``a``."""
         return interval(self[a] / self[b])
-
-    def saved(self, a: Hashable, b: Hashable) -> Interval:
-        """Return which fraction of the time of ``b`` is saved by ``a``."""
-        return interval(1 - self[a] / self[b])
 
     def as_fast(self) -> list[Hashable]:
         """Return the fastest way, by the median, and after it those within noise of it."""

@@ -158,14 +158,6 @@ def test_through_rank_0_go_as_many_times_the_bytes_of_a_ring_as_there_are_ranks(
         assert found.all_reduce == found.ddp == pytest.approx(2 * (n - 1) / n * 2000 / 2000)
 
 
-def test_where_latencies_run_side_by_side_gather_and_scatter_wait_for_two_a_parameter_whatever_the_number_of_ranks():
-    for n in (2, 5):
-        found = way_terms(COMPUTE, SIZES, BUCKETS, n, LINK, HOST, gathered=Link(0.001, 4000.0))
-        assert found.latency.gather_scatter == pytest.approx(0.008)
-        assert found.bytes.gather_scatter == pytest.approx(2 * (n - 1) * 2000 / 4000)
-        assert found[1:].equals(terms(n)[1:])
-
-
 def test_only_ddp_hides_and_its_row_is_the_predicted_step():
     found = terms()
     assert found.hidden[:2].tolist() == [0, 0] and found.hidden.ddp < -0.1

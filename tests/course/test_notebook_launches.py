@@ -20,7 +20,7 @@ NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
 COMPARED_WITH_NOTHING = {
     "00_start_here": {"batch_times"},  # it is about the GPU, where there is one
     "01_shards": {"own_shard", "steps", "accuracy"},  # three ranks, and positions in a list
-    "05_gradient_sync": {"five_steps"},  # four ranks with each other
+    "05_gradient_sync": {"five_steps", "first_losses"},  # ranks with each other
     "07_sharding": {
         "sharding.peak_and_output",
         "saved",

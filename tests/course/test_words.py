@@ -12,7 +12,7 @@ import pytest
 
 from labkit.base.units import size_of
 from labkit.base.words import fields_of
-from labkit.cost import Link, parameter_server_s, ring_all_reduce_s
+from labkit.cost import Link, memory, parameter_server_s, ring_all_reduce_s
 from labkit.guesses.feedback import TERMS
 from labkit.stats import Interval, conclusion
 
@@ -82,10 +82,8 @@ def test_each_answer_gives_the_numbers_that_the_words_need():
 def test_a_value_in_the_file_is_what_the_arithmetic_of_its_notebook_gives():
     link = Link(3e-3, 12.5e6)
     server, ring = parameter_server_s(2**18, 8, 3e-3, 12.5e6), ring_all_reduce_s(2**18, 8, 3e-3, 12.5e6)
-    seconds = 6 * memory.memory_table().parameters.iloc[-1] * 300e9 / (1024 * 312e12)
     right = {
         "server_ratio": {"no_latency": 8, "one_by_one": 14 * link.message_s(2**18) / ring, "idle_cpus": server / ring},
-        "days_175b": {"forward": seconds / 0.4 / 3, "peak": seconds, "one_gpu": 1024 * seconds / 0.4},
         "dp_strong": {"free": 2, "once": 0.064 / (0.032 + ring_all_reduce_s(2**18, 2, 3e-3, 12.5e6))},
         "dp_step_64": {"latency": 504 * link.latency_s, "bytes": 504 * 2**16 / 64 / link.bytes_per_s}
         | {"computing": 0.001, "free": 0.001},
@@ -95,6 +93,13 @@ def test_a_value_in_the_file_is_what_the_arithmetic_of_its_notebook_gives():
         given = {key: each["would_be"] for key, each in (question["wrong"] | question.get("parts", {})).items()}
         size = size_of(question.get("unit", ""))
         assert given == pytest.approx({key: number / size for key, number in numbers.items()}, rel=0.005), name
+
+
+def test_the_words_about_gpt_3_have_the_numbers_of_the_table():
+    total = memory.memory_table().set_index("model").total
+    said = {name: text.rstrip(" GiB.").split()[-1] for name, text in QUESTIONS["largest"]["choices"].items()}
+    near = {name: float(number) for name, number in said.items() if name != "175B"}
+    assert near == pytest.approx({name: total[name] for name in near}, rel=0.03)
 
 
 # --- conclusions ----------------------------------------------------------------------------------
