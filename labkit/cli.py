@@ -13,8 +13,7 @@ from pathlib import Path
 from labkit import __version__
 from labkit.base.extras import MissingExtra
 from labkit.base.texts import listed
-
-LAYOUTS = ("labkit", "11-868", "cos598d")
+from labkit.course.assignments import LAYOUTS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,9 +68,7 @@ def _run(arguments: Sequence[str]) -> int:
         "--jobs", type=int, default=1, metavar="N", help="how many archives to grade at a time; by default %(default)s"
     )
     command.add_argument("--limit", type=float, metavar="SECONDS", help="time limit for a task; by default 180")
-    command.add_argument(
-        "--points", metavar="FILE", type=Path, help="points and late days, as in labkit/course/points.toml"
-    )
+    command.add_argument("--points", metavar="FILE", type=Path, help="points and late days: see docs/instructor.md")
     command = _add(commands, "student", _student, "write the student edition of this repository")
     command.add_argument("directory", metavar="DIR", help="a new or empty directory, outside the repository")
     command = _add(
@@ -173,13 +170,13 @@ def _submit(args: argparse.Namespace) -> int:
 def _grade(args: argparse.Namespace) -> int:
     from labkit.course.grading import grade_folder
     from labkit.course.judge import LIMIT_S
-    from labkit.course.points import DEFAULT_POINTS, read_points
+    from labkit.course.points import read_points
 
     if args.jobs < 1 or (args.limit is not None and not args.limit > 0):
         return _refuse("grade: --jobs is at least 1, and --limit more than 0 seconds")
     out = args.out or args.folder / "grades"
     try:
-        points = read_points(args.points or DEFAULT_POINTS)
+        points = read_points(args.points)
         complete = grade_folder(args.folder, points, out, args.jobs, args.limit or LIMIT_S, _say)
     except (ValueError, OSError) as error:
         return _refuse(f"grade: {error}")

@@ -28,29 +28,19 @@ from labkit.base.autoreload import complete_reloads
 from labkit.base.measurement_html import Lines
 from labkit.base.notebook import display
 
-TASKS = {
-    "dp.1": "Partition, DataPartitioner, partition_dataset",
-    "dp.2": "setup",
-    "dp.3": "gather_scatter_gradients",
-    "dp.4": "average_gradients",
-    "dp.5": "ring_all_reduce",
-    "dp.6": "assign_buckets",
-    "dp.7": "BucketedDataParallel",
-    "dp.8": "run_processes",
-    "pipe.1": "split_module",
-    "pipe.2": "clock_cycles",
-    "pipe.3": "Pipe.compute, Pipe.forward",
-    "pipe.4": "prepare_pipeline_parallel",
-    "pipe.5": "ScheduledPipeline.step",
-    "shard.1": "ShardedOptimizer",
-    "shard.2": "ShardedModel",
-    "shard.3": "ColumnParallelLinear, RowParallelLinear",
-}
+_PACKAGE = Path(labkit.__path__[0])  # in an unpacked submission the folder of its own student files
+
+_CHECKS = Path(__file__).with_name("check")
+
+# The tasks in order: each has a file of claims, such as check/dp_1.py.
+TASKS = tuple(
+    f"{group}.{number}"
+    for group in ("dp", "pipe", "shard")
+    for number in sorted(int(file.stem.rpartition("_")[2]) for file in _CHECKS.glob(f"{group}_[0-9]*.py"))
+)
 
 # By a guess's name, what returns that it is missing, or None. Asking for a guess adds it here.
 GUESSES: dict[str, Callable[[], str | None]] = {}
-
-_PACKAGE = Path(labkit.__path__[0])  # in an unpacked submission the folder of its own student files
 
 
 class TodoError(NotImplementedError):

@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 
 from labkit.base.files import answers_folder
 from labkit.base.texts import listed
+from labkit.check import CheckResult
 from labkit.course import assignments
 from labkit.course.archive import MANIFEST, STUDENT_FILES, Archive, Submission
 from labkit.course.grading import broken_rules, print_results
-from labkit.course.judge import Judge, TaskResult, judge_in_copy
+from labkit.course.judge import Judge, judge_in_copy
 from labkit.course.notebooks import not_run, number_of, waiting
 from labkit.course.report import ReportError, read_notebook, write_report
 from labkit.course.student import REPOSITORY
@@ -131,7 +132,7 @@ def _add_notebooks(archive: Archive, request: Request, passed: set[str]) -> None
             archive.add_file(path)
             continue
         code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
-        needed = {name for found in _NEEDS.findall(code) for name in "".join(found).split()} & TASKS.keys()
+        needed = {name for found in _NEEDS.findall(code) for name in "".join(found).split()} & {*TASKS}
         ran = any(cell.get("execution_count") for cell in cells)
         if not needed.intersection(request.tasks) and (needed or not ran):
             continue
@@ -173,7 +174,7 @@ def _add_report(archive: Archive, scratch: Path, request: Request) -> None:
         archive.add((request.name or file.stem) + file.suffix, file.read_bytes())
 
 
-def _manifest(request: Request, packed: str, archive: Archive, results: Sequence[TaskResult]) -> dict[str, Any]:
+def _manifest(request: Request, packed: str, archive: Archive, results: Sequence[CheckResult]) -> dict[str, Any]:
     """Return what the archive says of itself; it names no host, user or path."""
     versions = {each.name: each.version for each in distributions() if each.name in PACKAGES}
     runs = {
@@ -181,7 +182,7 @@ def _manifest(request: Request, packed: str, archive: Archive, results: Sequence
         for folder, merged in assignments.runs(archive.lab)
     }
     checks = {
-        result.task: {"passed": result.passed, "claims": {text: mark for text, mark, _ in result.claims}}
+        result.task: {"passed": result.passed, "claims": {claim.text: claim.mark for claim in result.claims}}
         for result in results
     }
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(archive.files.items())}
