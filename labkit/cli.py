@@ -12,6 +12,7 @@ from pathlib import Path
 
 from labkit import __version__
 from labkit.base.extras import MissingExtra
+from labkit.base.lab import lab, outside
 from labkit.base.texts import listed
 from labkit.course.assignments import LAYOUTS
 
@@ -47,9 +48,7 @@ def _run(arguments: Sequence[str]) -> int:
         "--from", dest="archive", metavar="FILE", type=Path, help="judge the answers in an archive from labkit submit"
     )
     command = _add(commands, "submit", _submit, "pack what you hand in, and preview what a grader will see")
-    command.add_argument(
-        "--out", metavar="FILE", type=Path, default=Path("submission.zip"), help="by default %(default)s"
-    )
+    command.add_argument("--out", metavar="FILE", type=Path, help="by default submission.zip in the lab's folder")
     command.add_argument(
         "--layout",
         default="labkit",
@@ -81,6 +80,8 @@ def _run(arguments: Sequence[str]) -> int:
 
     args = parser.parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = args.run
+    if run in (_check, _submit, _student, _report) and (sentence := outside()):
+        print(f"labkit: {sentence}", file=sys.stderr)
     try:
         status = run(args)
         sys.stdout.flush()
@@ -159,7 +160,14 @@ def _submit(args: argparse.Namespace) -> int:
         return _refuse(f"submit: there is no task {unknown[0]!r}, expected some of: {expected}")
     tasks = [task for task in TASKS if not wanted or task in wanted or task.partition(".")[0] in wanted]
     try:
-        return 0 if submit(Request(args.out, args.layout, tasks, args.name, args.with_guesses), _say) else 1
+        return (
+            0
+            if submit(
+                Request(args.out or lab().folder / "submission.zip", args.layout, tasks, args.name, args.with_guesses),
+                _say,
+            )
+            else 1
+        )
     except (ValueError, OSError, RuntimeError) as error:
         return _refuse(f"submit: {error}")
     except KeyboardInterrupt:

@@ -23,12 +23,10 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import labkit
 from labkit.base.autoreload import complete_reloads
+from labkit.base.lab import lab
 from labkit.base.measurement_html import Lines
 from labkit.base.notebook import display
-
-_PACKAGE = Path(labkit.__path__[0])  # in an unpacked submission the folder of its own student files
 
 _CHECKS = Path(__file__).with_name("check")
 
@@ -92,7 +90,7 @@ def task_file(task: str) -> Path:
     """Return the file in which ``task`` is to be written. Raises ValueError for an unknown task."""
     if task not in TASKS:
         raise ValueError(f"task is {task!r}, expected one of: {', '.join(TASKS)}")
-    return _PACKAGE / f"{task.partition('.')[0]}.py"
+    return lab().package / f"{task.partition('.')[0]}.py"
 
 
 def read_source(file: Path) -> str:
@@ -118,7 +116,7 @@ def _why(error: OSError | UnicodeError | SyntaxError) -> str:
 
 def _place(file: Path, line: int) -> str:
     """Return where to look, in words that are the same on every machine."""
-    if file.parent == _PACKAGE:
+    if file.parent == lab().package:
         return f"labkit/{file.name}, line {line}"
     return f"{file.name}, line {line}" if file.is_file() else f"a notebook cell, line {line}"
 

@@ -15,10 +15,11 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+from labkit.base.lab import PACKAGE
 from labkit.check import CheckResult, restrictions
 from labkit.course.archive import STUDENT_FILES, Submission, read_submission
 from labkit.course.grade_pages import write_pages
-from labkit.course.judge import LIMIT_S, PACKAGE, Judge, file_hashes, judge_in_copy
+from labkit.course.judge import LIMIT_S, Judge, file_hashes, judge_in_copy
 from labkit.course.points import Grade, Points
 from labkit.todo import TASKS
 

@@ -30,8 +30,9 @@ from typing import Any
 
 import psutil
 
-import labkit
 from labkit import todo
+from labkit.base import lab as base_lab
+from labkit.base.lab import PACKAGE
 from labkit.base.texts import listed, shorten
 from labkit.check import CheckResult, check, record
 from labkit.course.archive import STUDENT_FILES
@@ -39,7 +40,6 @@ from labkit.course.student import NOT_OURS
 from labkit.launch import launch
 from labkit.ranks.server_handle import PACKAGES
 
-PACKAGE = Path(labkit.__file__).parent
 LIMIT_S = 180.0  # for a task; check itself stops an answer that never ends, case by case
 START_S = 300.0  # until the process can judge: on a busy machine it takes long to import torch
 END_S = 10.0  # for it to end by itself
@@ -251,9 +251,9 @@ def main(descriptor: int) -> None:
     with contextlib.suppress(EOFError):
         grader.send_bytes(b"ready")
         while True:
-            lab, task = json.loads(grader.recv_bytes())
-            os.chdir(Path(lab).parent)  # what an answer writes here is none of the lab's files
-            sys.path[0], todo._PACKAGE = lab, Path(lab, "labkit")
+            copy, task = json.loads(grader.recv_bytes())
+            os.chdir(Path(copy).parent)  # what an answer writes here is none of the lab's files
+            sys.path[0], base_lab.PACKAGE = copy, Path(copy, "labkit")
             grader.send_bytes(json.dumps(check(task).to_json()).encode())
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from labkit.base.files import write_atomically
+from labkit.base.lab import lab
 from labkit.base.texts import listed
 from labkit.check import record
-from labkit.course.student import REPOSITORY
 from labkit.todo import TASKS
 
 PAGE = "docs/student.md"
@@ -25,5 +25,5 @@ def with_table(page: str) -> str:
 
 
 if __name__ == "__main__":
-    page = REPOSITORY / PAGE
+    page = lab().folder / PAGE
     write_atomically(page, with_table(page.read_text(encoding="utf-8")).encode())

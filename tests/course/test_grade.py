@@ -17,11 +17,12 @@ import pytest
 import warm_python
 
 from labkit import cli
+from labkit.base.lab import PACKAGE
 from labkit.check import CheckResult, record
 from labkit.course import grading
 from labkit.course.archive import STUDENT_FILES
 from labkit.course.grading import grade_folder
-from labkit.course.judge import PACKAGE, Judge, judge_in_copy
+from labkit.course.judge import Judge, judge_in_copy
 from labkit.course.points import Grade, Points, late_days
 
 ROOT = Path(__file__).parents[2]

@@ -31,7 +31,7 @@ WRONG: set[str] = set()  # tasks that the fake judge finds wrong
 
 
 def judged(task: str) -> CheckResult:
-    return CheckResult(task, (Claim("It ends", f"at {submission.REPOSITORY}" if task in WRONG else None),))
+    return CheckResult(task, (Claim("It ends", f"at {os.getcwd()}" if task in WRONG else None),))
 
 
 @pytest.fixture
@@ -43,7 +43,6 @@ def lab(tmp_path, monkeypatch):
     for name in STUDENT_FILES:
         shutil.copy(ROOT / name, folder / name)
     WRONG.clear()
-    monkeypatch.setattr(submission, "REPOSITORY", folder)
     monkeypatch.setattr(submission, "Judge", contextlib.nullcontext)
     monkeypatch.setattr(submission, "judge_in_copy", lambda files, tasks, judge: [judged(task) for task in tasks])
     monkeypatch.chdir(folder)
