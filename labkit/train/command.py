@@ -57,7 +57,7 @@ class Task(NamedTuple):
     own_flags: Callable[[Sequence[str]], list[str]] = list
 
 
-TRANSLATE = "Train GPT-2 to translate German into English."
+TRANSLATE = "Train GPT-2 to translate, German into English or what --languages says."
 GLUE = "Train BERT to tell what follows from a text."
 GLUE_IN_TERMINAL = functools.partial(glue, every_rank_prints=True)
 TASKS = {
