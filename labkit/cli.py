@@ -12,9 +12,9 @@ from pathlib import Path
 
 from labkit import __version__
 from labkit.base.extras import MissingExtra
+from labkit.base.lab import lab, outside
 from labkit.base.texts import listed
-
-LAYOUTS = ("labkit", "11-868", "cos598d")
+from labkit.course.assignments import LAYOUTS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,9 +48,7 @@ def _run(arguments: Sequence[str]) -> int:
         "--from", dest="archive", metavar="FILE", type=Path, help="judge the answers in an archive from labkit submit"
     )
     command = _add(commands, "submit", _submit, "pack what you hand in, and preview what a grader will see")
-    command.add_argument(
-        "--out", metavar="FILE", type=Path, default=Path("submission.zip"), help="by default %(default)s"
-    )
+    command.add_argument("--out", metavar="FILE", type=Path, help="by default submission.zip in the lab's folder")
     command.add_argument(
         "--layout",
         default="labkit",
@@ -69,9 +67,7 @@ def _run(arguments: Sequence[str]) -> int:
         "--jobs", type=int, default=1, metavar="N", help="how many archives to grade at a time; by default %(default)s"
     )
     command.add_argument("--limit", type=float, metavar="SECONDS", help="time limit for a task; by default 180")
-    command.add_argument(
-        "--points", metavar="FILE", type=Path, help="points and late days, as in labkit/course/points.toml"
-    )
+    command.add_argument("--points", metavar="FILE", type=Path, help="points and late days: see docs/instructor.md")
     command = _add(commands, "student", _student, "write the student edition of this repository")
     command.add_argument("directory", metavar="DIR", help="a new or empty directory, outside the repository")
     command = _add(
@@ -84,6 +80,8 @@ def _run(arguments: Sequence[str]) -> int:
 
     args = parser.parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = args.run
+    if run in (_check, _submit, _student, _report) and (sentence := outside()):
+        print(f"labkit: {sentence}", file=sys.stderr)
     try:
         status = run(args)
         sys.stdout.flush()
@@ -162,7 +160,14 @@ def _submit(args: argparse.Namespace) -> int:
         return _refuse(f"submit: there is no task {unknown[0]!r}, expected some of: {expected}")
     tasks = [task for task in TASKS if not wanted or task in wanted or task.partition(".")[0] in wanted]
     try:
-        return 0 if submit(Request(args.out, args.layout, tasks, args.name, args.with_guesses), _say) else 1
+        return (
+            0
+            if submit(
+                Request(args.out or lab().folder / "submission.zip", args.layout, tasks, args.name, args.with_guesses),
+                _say,
+            )
+            else 1
+        )
     except (ValueError, OSError, RuntimeError) as error:
         return _refuse(f"submit: {error}")
     except KeyboardInterrupt:
@@ -173,13 +178,13 @@ def _submit(args: argparse.Namespace) -> int:
 def _grade(args: argparse.Namespace) -> int:
     from labkit.course.grading import grade_folder
     from labkit.course.judge import LIMIT_S
-    from labkit.course.points import DEFAULT_POINTS, read_points
+    from labkit.course.points import read_points
 
     if args.jobs < 1 or (args.limit is not None and not args.limit > 0):
         return _refuse("grade: --jobs is at least 1, and --limit more than 0 seconds")
     out = args.out or args.folder / "grades"
     try:
-        points = read_points(args.points or DEFAULT_POINTS)
+        points = read_points(args.points)
         complete = grade_folder(args.folder, points, out, args.jobs, args.limit or LIMIT_S, _say)
     except (ValueError, OSError) as error:
         return _refuse(f"grade: {error}")

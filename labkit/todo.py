@@ -23,34 +23,22 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import labkit
 from labkit.base.autoreload import complete_reloads
+from labkit.base.lab import lab
 from labkit.base.measurement_html import Lines
 from labkit.base.notebook import display
 
-TASKS = {
-    "dp.1": "Partition, DataPartitioner, partition_dataset",
-    "dp.2": "setup",
-    "dp.3": "gather_scatter_gradients",
-    "dp.4": "average_gradients",
-    "dp.5": "ring_all_reduce",
-    "dp.6": "assign_buckets",
-    "dp.7": "BucketedDataParallel",
-    "dp.8": "run_processes",
-    "pipe.1": "split_module",
-    "pipe.2": "clock_cycles",
-    "pipe.3": "Pipe.compute, Pipe.forward",
-    "pipe.4": "prepare_pipeline_parallel",
-    "pipe.5": "ScheduledPipeline.step",
-    "shard.1": "ShardedOptimizer",
-    "shard.2": "ShardedModel",
-    "shard.3": "ColumnParallelLinear, RowParallelLinear",
-}
+_CHECKS = Path(__file__).with_name("check")
+
+# The tasks in order: each has a file of claims, such as check/dp_1.py.
+TASKS = tuple(
+    f"{group}.{number}"
+    for group in ("dp", "pipe", "shard")
+    for number in sorted(int(file.stem.rpartition("_")[2]) for file in _CHECKS.glob(f"{group}_[0-9]*.py"))
+)
 
 # By a guess's name, what returns that it is missing, or None. Asking for a guess adds it here.
 GUESSES: dict[str, Callable[[], str | None]] = {}
-
-_PACKAGE = Path(labkit.__path__[0])  # in an unpacked submission the folder of its own student files
 
 
 class TodoError(NotImplementedError):
@@ -102,7 +90,7 @@ def task_file(task: str) -> Path:
     """Return the file in which ``task`` is to be written. Raises ValueError for an unknown task."""
     if task not in TASKS:
         raise ValueError(f"task is {task!r}, expected one of: {', '.join(TASKS)}")
-    return _PACKAGE / f"{task.partition('.')[0]}.py"
+    return lab().package / f"{task.partition('.')[0]}.py"
 
 
 def read_source(file: Path) -> str:
@@ -128,7 +116,7 @@ def _why(error: OSError | UnicodeError | SyntaxError) -> str:
 
 def _place(file: Path, line: int) -> str:
     """Return where to look, in words that are the same on every machine."""
-    if file.parent == _PACKAGE:
+    if file.parent == lab().package:
         return f"labkit/{file.name}, line {line}"
     return f"{file.name}, line {line}" if file.is_file() else f"a notebook cell, line {line}"
 

@@ -148,9 +148,9 @@ def answer(tmp_path, monkeypatch):
     with ``whole=True``, is it."""
 
     def put(code: str, file: str = "dp.py", whole: bool = False) -> None:
-        from labkit import todo
+        from labkit.base import lab as base_lab
 
-        monkeypatch.setattr(todo, "_PACKAGE", edited_package.put(tmp_path, code, file, whole))
+        monkeypatch.setattr(base_lab, "PACKAGE", edited_package.put(tmp_path, code, file, whole))
         monkeypatch.syspath_prepend(str(tmp_path))
 
     return put

@@ -11,6 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from labkit import todo
+from labkit.base import lab as base_lab
 from labkit.base.measurement_html import as_html
 from labkit.todo import TodoError, missing, needs
 
@@ -20,7 +21,7 @@ def student_file(tmp_path, monkeypatch):
     """Write what labkit/dp.py is for this test."""
     package = tmp_path / "labkit"
     package.mkdir()
-    monkeypatch.setattr(todo, "_PACKAGE", package)
+    monkeypatch.setattr(base_lab, "PACKAGE", package)
     return (package / "dp.py").write_text
 
 
@@ -68,13 +69,13 @@ def test_a_task_is_to_do_while_its_file_raises_its_todo_error_and_the_first_line
     student_file(source, encoding="latin-1" if "latin-1" in source else "utf-8")
     assert missing("dp.1") == (line and f"TODO dp.1: labkit/dp.py, line {line}")
     assert needs("dp.1") == (line is None) and needs("dp.4")
-    (todo._PACKAGE / "pipe.py").write_text(UNFILLED.replace("dp.1", "pipe.1"))
+    (base_lab.PACKAGE / "pipe.py").write_text(UNFILLED.replace("dp.1", "pipe.1"))
     assert missing("pipe.1") == "TODO pipe.1: labkit/pipe.py, line 5"
 
 
 def test_a_file_that_cannot_be_read_says_why_once_and_the_cell_steps_aside(student_file):
     student_file("")
-    (todo._PACKAGE / "dp.py").write_bytes("x = 'ü'".encode("latin-1"))
+    (base_lab.PACKAGE / "dp.py").write_bytes("x = 'ü'".encode("latin-1"))
     assert not needs("dp.1")
     (line,) = todo.step_aside(["%%needs dp.1 dp.4\n", "1 / 0\n"])
     assert "show_missing" in line
@@ -84,7 +85,7 @@ def test_a_file_that_cannot_be_read_says_why_once_and_the_cell_steps_aside(stude
 def test_the_error_names_task_file_and_line_and_comes_back_from_a_rank_as_it_was(student_file):
     student_file(UNFILLED)
     space: dict = {}
-    exec(compile(UNFILLED, str(todo._PACKAGE / "dp.py"), "exec"), space)
+    exec(compile(UNFILLED, str(base_lab.PACKAGE / "dp.py"), "exec"), space)
     with pytest.raises(NotImplementedError) as caught:
         space["f"]()
     again = pickle.loads(pickle.dumps(caught.value))

@@ -12,7 +12,7 @@ import os
 import re
 from pathlib import Path
 
-import labkit
+from labkit.base.lab import lab
 from labkit.base.notebook import display
 
 # The notebook test (tests/nbval_sanitize.cfg) hides the element with its tag, so no digit may
@@ -45,7 +45,7 @@ def link_places(page: str) -> str:
 
 
 def _link(place: re.Match[str]) -> str:
-    file = os.path.relpath(Path(labkit.__path__[0]) / place[1])  # JupyterLab opens a link from the notebook's folder
+    file = os.path.relpath(lab().package / place[1])  # JupyterLab opens a link from the notebook's folder
     return f'<a href="{Path(file).as_posix()}">{place[0]}</a>'
 
 

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from labkit.base.files import lab_folder
+from labkit.base.lab import lab
 
 
 def words(file: str, name: str) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def words(file: str, name: str) -> dict[str, Any]:
     Raises FileNotFoundError outside a lab, and ValueError for a file that is damaged or a name that
     is not in it.
     """
-    path = lab_folder() / "notebooks" / f"{file}.toml"
+    path = lab().notebooks / f"{file}.toml"
     try:
         known = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -3,12 +3,12 @@
     check("dp.1")
     check("dp.1", hint=1)     # and a hint under that; 2 and 3 say more
 
-One file a task, such as ``dp_6.py``; ``harness.py`` says how such a file is written, and what
-becomes of it. The hints are in ``hints.toml``, and what an answer must not use in
-``restrictions.toml``.
+One file a task, such as ``dp_6.py``, with its record (minutes, points, hints …) and its claims;
+``harness.py`` says how such a file is written, and what becomes of it. What an answer must not use
+is in ``restrictions.toml``.
 """
 
-from labkit.check.harness import check
+from labkit.check.harness import check, record
 from labkit.check.result import CheckResult, Claim
 
-__all__ = ["CheckResult", "Claim", "check"]
+__all__ = ["CheckResult", "Claim", "check", "record"]

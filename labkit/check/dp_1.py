@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import chain
 from typing import Any, NamedTuple
 
-from labkit.check.harness import Finding, TaskClaims
+from labkit.check.harness import Finding, Task
 
 
 class Case(NamedTuple):
@@ -50,7 +50,22 @@ class Case(NamedTuple):
 HALVES, QUARTERS, LARGE = [0.5] * 2, [0.25] * 4, Case(1000, [0.1] * 10)
 CUTS = [Case(10, QUARTERS), Case(11, [0.7, 0.2, 0.1]), Case(2, QUARTERS), LARGE]
 LOADS = [Case(103, QUARTERS, 32), Case(100, [1 / 3] * 3, 32), Case(64, HALVES, 64), Case(5, HALVES, 2)]
-TASK = TaskClaims(given=["_check_rank", "_check_sizes", "use"])
+TASK = Task(
+    writes="Partition, DataPartitioner, partition_dataset",
+    minutes=22,
+    points=10,
+    notebooks="01, 03",
+    given=["_check_rank", "_check_sizes", "use"],
+    hints=(
+        """A size times the number of samples is seldom a whole number. If every shard rounds by itself, how
+many samples do three equal shards of 10 have together?""",
+        """Think of cuts instead of lengths: a shard goes from one cut to the next, so neighbours share a cut.
+Shuffle the sample numbers once, with a generator of your own, and take what lies between two cuts.""",
+        """Most people round each length, and lose a sample or give one away twice. Round the place where a
+shard ends: the sum of all sizes up to it, times the number of samples. The loader's batch size is
+that of all ranks together, so a rank takes its share of it, rounded down.""",
+    ),
+)
 
 
 @TASK.claim(CUTS[:1])
@@ -60,7 +75,7 @@ def partition_follows_its_index(case: Case, seen: Any) -> Finding:
     return gave != expected and f"Partition(data, [1, 0]) gave {gave}, expected data[1], data[0]: {expected}"
 
 
-@TASK.claim(CUTS)
+@TASK.claim(CUTS, core=True)
 def each_sample_is_in_one_shard(case: Case, seen: Any) -> Finding:
     """Every sample is in exactly one shard."""
     if (count := len(seen["shards"])) != len(case.sizes):

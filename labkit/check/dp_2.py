@@ -7,7 +7,7 @@ import socket
 from typing import Any, NamedTuple
 
 from labkit.base.rendezvous import free_port
-from labkit.check.harness import Finding, TaskClaims
+from labkit.check.harness import Finding, Task
 
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
 
@@ -44,13 +44,25 @@ def _is_open(port: int) -> bool:
 
 CASE = Case()
 CALLS = ["_check_backend(backend)", "_check_rank(rank, world_size)", "_prepare_to_meet(master_addr, master_port)"]
-TASK = TaskClaims(
+TASK = Task(
+    writes="setup",
+    minutes=5,
+    points=5,
+    notebooks="00, 03",
     given=["_check_backend", "_check_rank", "_prepare_to_meet", *CALLS],
     waits="a rank that waits for others than world_size says, or in another place than they",
+    hints=(
+        """A process group exists once every rank has come to the same place. Who has to know the place
+beforehand, and who waits for whom?""",
+        """There are two steps: first where to meet, for torch to read, then the group, for which each rank
+says which one it is, and of how many.""",
+        """Environment variables are text, and the port is a number. Pass on what you are given: the same
+address and port on all ranks, and this process's own rank, with the world size and the backend.""",
+    ),
 )
 
 
-@TASK.claim([CASE])
+@TASK.claim([CASE], core=True)
 def ranks_form_a_group(case: Case, seen: Any) -> Finding:
     """setup makes one process group of all ranks, in which each has its rank."""
     everyone = list(range(case.world_size))

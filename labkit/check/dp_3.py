@@ -8,7 +8,22 @@ from labkit.check.harness import Finding
 EACH = "in a tensor of its own for each rank (not [tensor] * n)"
 HOW = f"gather on rank 0, {EACH}, scatter the mean, copy_ it into grad"
 PLAIN = Case("gather_scatter_gradients", ("gather (rank 0)", "scatter (rank 0)"), HOW)
-TASK = averaging(PLAIN)
+TASK = averaging(
+    PLAIN,
+    writes="gather_scatter_gradients",
+    minutes=15,
+    points=10,
+    notebooks="05",
+    hints=(
+        """Rank 0 alone sees all gradients, so it alone can average. What does it need room for, and what do
+the others give in place of that?""",
+        """For each parameter: gather, average, scatter. The list of tensors, one for each rank, exists on rank
+0; the others give None. What a rank gets back from scatter is its new gradient.""",
+        """A list that has one tensor several times has room for one gradient, so make a tensor for each rank.
+Gather and scatter want contiguous memory, and a contiguous copy is no longer the gradient, so copy
+the mean back into that. Where the gradient is None, all ranks leave the parameter out.""",
+    ),
+)
 
 
 @TASK.claim([PLAIN._replace(special=UNLIKE)])

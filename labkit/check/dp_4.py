@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from labkit.check.calls import calls_have_ended, recorded
-from labkit.check.harness import Finding, TaskClaims
+from labkit.check.harness import Finding, Task
 from labkit.check.plain import close, times_off
 
 NONE = "parameters without a gradient (grad is None)"
@@ -85,11 +85,11 @@ def _none_named() -> Iterator[None]:
         raise
 
 
-def averaging(plain: Case) -> TaskClaims:
+def averaging(plain: Case, **record: Any) -> Task:
     """Return a task of what must hold in whatever way the gradients are averaged."""
-    task = TaskClaims()
+    task = Task(**record)
     task.claim([plain])(calls_have_ended)
-    task.claim([plain, plain._replace(special=NONE)])(mean_is_the_gradient_of_the_batch)
+    task.claim([plain, plain._replace(special=NONE)], core=True)(mean_is_the_gradient_of_the_batch)
     for holds in (gradients_change_in_place, each_gradient_travels_by_itself):
         task.claim([plain])(holds)
     return task
@@ -154,4 +154,19 @@ def each_gradient_travels_by_itself(case: Case, seen: Any) -> Finding:
 
 
 PLAIN = Case("average_gradients", ("all_reduce",), "sum with all_reduce, divide by get_world_size()")
-TASK = averaging(PLAIN)
+TASK = averaging(
+    PLAIN,
+    writes="average_gradients",
+    minutes=10,
+    points=10,
+    notebooks="01, 03 to 05",
+    hints=(
+        """If every rank's loss is a mean over its shard, then the gradient of the whole batch is the mean of
+the ranks' gradients. What does an all_reduce give?""",
+        """Go through the parameters. Each that has a gradient takes part in one all_reduce, which changes it
+in place to the sum; from there to the mean is one more step, with the world size.""",
+        """A parameter without a gradient stays without one: a zero in its place would let an optimizer with
+momentum move the parameter. Change the gradient, and not the parameter, and change it in place,
+because others hold that very tensor.""",
+    ),
+)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from labkit.base.texts import listed
 from labkit.check.calls import calls_have_ended, recorded
-from labkit.check.harness import Finding, TaskClaims
+from labkit.check.harness import Finding, Task
 
 SIZES = "chunks may differ by one element, and some may be empty: both sides must mean the same chunk"
 STRIDES = "its elements do not lie side by side, so chunks are of a copy: write the result back"
@@ -79,11 +79,28 @@ KINDS = [  # equal chunks first: where chunks are mixed up, messages of other si
 ]
 CASES = [case._replace(world_size=world_size) for world_size in (3, 2, 4) for case in KINDS]
 ROUNDED = [Case("1002 large numbers", lambda whole, n: whole, largest=LARGE, world_size=n) for n in (4, 1)]
-TASK = TaskClaims(given=["_exchange"])
+TASK = Task(
+    writes="ring_all_reduce",
+    minutes=30,
+    points=15,
+    notebooks="02",
+    given=["_exchange"],
+    hints=(
+        """Draw three ranks in a ring, each with three chunks. If rank r begins by sending chunk r, which chunk
+arrives at it, and which one does it pass on next?""",
+        """There are two loops, each of one step fewer than there are ranks. In the first, a rank adds what
+arrives to its own chunk and passes that on; at the end it has the whole sum of chunk r + 1. In the
+second, finished chunks go round, and what arrives replaces what was there.""",
+        """In step s of the first half rank r sends chunk r − s and receives chunk r − s − 1; in the second
+half both are one higher, all modulo the number of ranks. In the first half what arrives needs room
+of its own, as it has to be added. Chunks are views of a contiguous tensor; where the given one is
+not contiguous, that is a copy, and the result has to go back.""",
+    ),
+)
 TASK.claim(CASES[:1])(calls_have_ended)
 
 
-@TASK.claim(CASES)
+@TASK.claim(CASES, core=True)
 def the_sum_is_everywhere(case: Case, seen: Any) -> Finding:
     """Every rank's tensor becomes the sum of all, in place, whatever its size, shape, strides and
     dtype."""

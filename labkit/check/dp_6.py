@@ -7,7 +7,7 @@ import random
 from itertools import chain
 from typing import Any, NamedTuple
 
-from labkit.check.harness import Finding, TaskClaims
+from labkit.check.harness import Finding, Task
 
 
 class Case(NamedTuple):
@@ -44,7 +44,22 @@ SIZES = [[DRAW.choice((0, 1, 2, 3, 4, 5, 6, 50)) for _ in range(DRAW.randint(1, 
 DRAWN = [Case(sizes, DRAW.randint(1, 12), DRAW.choice((None, DRAW.randint(1, 12)))) for sizes in SIZES]
 FIRST = [Case([4, 4, 4, 4], 8), Case([2, 3, 4, 5], 6), Case([1, 1, 1, 1, 1], 2.5), Case([], 4)]
 CASES = [*FIRST, Case([4, 4, 4, 4, 4], 8, first_cap=4), *DRAWN]
-TASK = TaskClaims(given=["_check_capacities", "_check_capacity"])
+TASK = Task(
+    writes="assign_buckets",
+    minutes=15,
+    points=10,
+    notebooks="04, 05",
+    given=["_check_capacities", "_check_capacity"],
+    hints=(
+        """Which gradient is ready first in a backward pass, that of the first layer or that of the last? And
+when a parameter does not fit any more, does the rule leave it out?""",
+        """Go through the parameter numbers from the last to the first, with one open bucket. Keep in mind how
+much room that has left; a parameter goes in whole, even if the room ends up below zero.""",
+        """Ask whether the open bucket is full before you put a parameter in, and not after: then a bucket is
+opened only when something goes into it, and none stays empty. A bucket that is exactly full is
+closed. The capacity for the first bucket is for that one alone, and it may be missing.""",
+    ),
+)
 
 
 @TASK.claim(CASES)
@@ -62,7 +77,7 @@ def each_parameter_is_in_one_bucket(case: Case, seen: Any) -> Finding:
         return f"it gave {buckets}: parameter {twice[0]} is there twice. No parameter is split"
 
 
-@TASK.claim(CASES)
+@TASK.claim(CASES, core=True)
 def buckets_are_torchs(case: Case, seen: Any) -> Finding:
     """Buckets are filled from the last parameter to the first, each up to its capacity, as by
     torch."""

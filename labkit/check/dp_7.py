@@ -16,14 +16,30 @@ from unittest import mock
 import torch
 from torch import nn
 
-from labkit.check.harness import Finding, TaskClaims
+from labkit.check.harness import Finding, Task
 from labkit.check.plain import times_off
 
 LAYERS, CAP_MB = "abcde", 256 / 2**20  # a layer has 160 bytes: buckets have e and d, c and b, and a
 # Events; the last three begin a part of a step.
 READY, SENT, CHANGED = "gradient ready", "bucket sent", "bucket changed on its way"
 BACKWARD, FINISH, END = "last backward pass", "finish", "end"
-TASK = TaskClaims()
+TASK = Task(
+    writes="BucketedDataParallel",
+    minutes=30,
+    points=15,
+    notebooks="04, 05",
+    needs=["dp.6"],
+    hints=(
+        """Suppose bucket 1 is full on rank 0 while bucket 0 is full on rank 1. If each sends what it has, what
+is added up?""",
+        """A single gradient can free several buckets that have waited behind it, so it takes a loop and not
+one question. Collect before you send, and wait only at the end, or backward stands still.""",
+        """A gradient that is ready is collected, and is not missing any more. Then look at the bucket whose
+turn it is: as long as nothing of it is missing, send it and go on to the next. In the other place,
+collect what is still missing in the buckets that are left, send those, wait for all, and leave each
+sum where it is, as collect has divided already.""",
+    ),
+)
 
 
 class Step(NamedTuple):
@@ -173,7 +189,7 @@ def _right_events(step: Step) -> list[Any]:
     return [*events, [FINISH, 0], *([SENT, number] for number in unsent), [END, len(step.buckets)]]
 
 
-@TASK.claim(CASES)
+@TASK.claim(CASES, core=True)
 @in_each_step
 def each_bucket_leaves_in_turn_and_in_time(step: Step) -> Finding:
     """In each step each bucket is sent once, in order, as soon as it is full; only finish waits."""

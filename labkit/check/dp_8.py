@@ -20,7 +20,7 @@ from multiprocessing import context, popen_fork, popen_spawn_posix, reduction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labkit.check.harness import Finding, TaskClaims
+from labkit.check.harness import Finding, Task
 
 FAILURE = "this rank was told to fail"
 
@@ -131,13 +131,26 @@ def _prepare() -> None:
 WORKING = Case("with 3 ranks, of which rank 0 ends first", work, 3, raises=False)
 FAILING = Case("with 2 ranks, of which rank 1 fails", run_until_ended, 2)
 INTERRUPTED = Case("with 1 rank, interrupted from the keyboard", run_until_ended, 1)
-TASK = TaskClaims(
+TASK = Task(
+    writes="run_processes",
+    minutes=15,
+    points=10,
+    notebooks="03",
     given=["_run_rank", "_check_backend", "_check_backend(backend)"],
     waits="a rank that is never started, or never ended",
+    hints=(
+        """What has to happen if one rank fails while another waits for it, or if you are interrupted?""",
+        """Start all processes without joining them, and keep what you get back: it can be asked whether all
+have ended, and it raises what a rank has raised.""",
+        """Asked once, join may come back because one process has ended while others go on, so ask until it
+says that all have. You may be interrupted while you wait, so what must happen in any case belongs
+in a finally. There, kill each of the context's processes, and then join it, so that it is gone when
+you return.""",
+    ),
 )
 
 
-@TASK.claim([WORKING])
+@TASK.claim([WORKING], core=True)
 def a_process_for_each_rank(case: Case, seen: Any) -> Finding:
     """Each rank runs once, in a process of its own, and is told its rank, world size and
     backend."""

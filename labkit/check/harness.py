@@ -1,6 +1,6 @@
 """Observe an answer case by case, in other processes, and test a task's claims against that.
 
-A task is one file, such as ``dp_6.py``. It holds cases, and claims:
+A task is one file, such as ``dp_6.py``. It holds cases, the record of the task, and claims:
 
     @dataclass(frozen=True)
     class Case:
@@ -16,7 +16,7 @@ A task is one file, such as ``dp_6.py``. It holds cases, and claims:
             return dp.assign_buckets(self.sizes, 8)
 
     CASES = [Case([4, 4]), Case([1, 9, 1])]
-    TASK = TaskClaims()
+    TASK = Task(writes="assign_buckets", minutes=15, points=10, notebooks="04, 05", hints=(…))
 
     @TASK.claim(CASES)
     def each_parameter_is_in_one_bucket(case, seen):
@@ -24,13 +24,13 @@ A task is one file, such as ``dp_6.py``. It holds cases, and claims:
         lost = set(range(len(case.sizes))) - set(sum(seen, []))
         return lost and f"it gave {seen}: no bucket has parameter {min(lost)}. Forgot the last?"
 
-    @TASK.claim(CASES)
+    @TASK.claim(CASES, core=True)
     def …
 
 The docstring says what must hold. The claim is called for one case after the other: it returns what
 is wrong and what to do, or something falsy where it holds. The first case in which it does not hold
 makes its finding. Claims stand in the order in which they are tried, causes before consequences,
-and the first that does not hold is the last.
+and the first that does not hold is the last. Without its ``core`` claim an answer has no points.
 
 A case is observed once, when a claim first needs it. So a claim may have cases that are only safe,
 or only mean something, where the earlier claims hold. A case with a ``world_size``
@@ -46,16 +46,15 @@ from __future__ import annotations
 
 import functools
 import importlib
-import tomllib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from labkit.check import restrictions
 from labkit.check.failure import Source
-from labkit.check.observer import ENDS, IS_IMPORTED, Observer, named
-from labkit.check.result import N_HINTS, CheckResult, Claim
+from labkit.check.observer import Observer, named
+from labkit.check.result import IS_IMPORTED, N_HINTS, CheckResult, Claim
 from labkit.todo import missing, task_file
 
 Finding = Any  # of a claim: what is wrong and what to do, or something falsy
@@ -65,28 +64,60 @@ Holds = Callable[[Any, Any], Finding]  # a claim: given a case, and what was see
 class _Check(NamedTuple):
     holds: Holds
     cases: Sequence[Any]
+    claim: Claim  # before it is tried
 
 
-class TaskClaims:
-    """The claims of one task, each a function, in the order in which they are tried.
+class Task:
+    """The record of a task, and its claims, each a function, in the order in which they are tried.
 
-    ``given``: functions, classes and lines of the student's file that the student did not write,
-    so no finding names them. ``first``: tasks that have to be right before this one is tried.
-    ``waits``: what an answer that does not end may be waiting for, in words.
+    - ``writes``: what is to be written, by name; ``minutes``: for how long; ``points``: what it is
+      worth; ``notebooks``: which ask for it.
+    - ``needs``: tasks whose code this one calls.
+    - ``hints``: three, each bigger than the one before: the idea, the shape of the solution, the
+      order of its steps. They are words, never code.
+    - ``given``: functions, classes and lines of the student's file that the student did not write,
+      so no finding names them.
+    - ``waits``: what an answer that does not end may be waiting for, in words.
     """
 
-    def __init__(self, given: Sequence[str] = (), first: Sequence[str] = (), waits: str = ""):
-        self.given, self.first, self.waits = given, first, waits
+    def __init__(
+        self,
+        writes: str,
+        minutes: int,
+        points: float,
+        notebooks: str,
+        hints: Sequence[str],
+        needs: Sequence[str] = (),
+        given: Sequence[str] = (),
+        waits: str = "",
+    ):
+        self.writes, self.minutes, self.points, self.notebooks = writes, minutes, points, notebooks
+        self.hints = tuple(" ".join(hint.split()) for hint in hints)
+        self.needs, self.given, self.waits = needs, given, waits
         self.checks: list[_Check] = []
 
-    def claim(self, cases: Sequence[Any]) -> Callable[[Any], Any]:
+    @property
+    def claims(self) -> list[Claim]:
+        """The claims, none of them tried."""
+        return [each.claim for each in self.checks]
+
+    def claim(self, cases: Sequence[Any], core: bool = False) -> Callable[[Any], Any]:
         """Add the decorated function as a claim, to be tried on ``cases``."""
 
         def add(holds: Holds) -> Holds:
-            self.checks.append(_Check(holds, cases))
+            text = " ".join((holds.__doc__ or "").split()).removesuffix(".")
+            self.checks.append(_Check(holds, cases, Claim(text, core=core)))
             return holds
 
         return add
+
+
+@functools.cache
+def record(task: str) -> Task:
+    """Return the record of ``"dp.1"``. Raises ValueError for an unknown task."""
+    task_file(task)
+    found: Task = importlib.import_module(f"labkit.check.{task.replace('.', '_')}").TASK
+    return found
 
 
 _right: dict[str, bytes] = {}  # by task, its file as it was when the answer was right
@@ -108,60 +139,47 @@ def check(task: str, hint: int | None = None) -> CheckResult:
         return _checked(task)
     if type(hint) is not int or not 1 <= hint <= N_HINTS:
         raise ValueError(f"hint is {hint!r}, expected 1, 2 or 3: start with 1, the others say more")
-    return replace(_checked(task), hints=hints()[task][:hint])
-
-
-@functools.cache  # and not where this is imported, as each rank imports it
-def hints() -> dict[str, tuple[str, ...]]:
-    """Return the hints for each task, each bigger than the one before."""
-    texts = tomllib.loads(Path(__file__).with_name("hints.toml").read_text(encoding="utf-8"))
-    return {task: tuple(" ".join(each.split()) for each in of.values()) for task, of in texts.items()}
+    return replace(_checked(task), hints=record(task).hints[:hint])
 
 
 def _checked(task: str) -> CheckResult:
+    began, of = time.monotonic(), record(task)
+    result = CheckResult(task, worth=of.points)
     if todo := missing(task):
-        return CheckResult(task, todo=todo)
+        return replace(result, todo=todo, untried=tuple(of.claims))
     file = task_file(task)
     code = file.read_bytes()
-    module = importlib.import_module(f"labkit.check.{task.replace('.', '_')}")
-    for other in module.TASK.first:
-        if claim := _has_to_come_first(other):
-            return CheckResult(task, (claim,))
+    tried = _judge(task, of)
+    untried = of.claims[sum(not claim.is_extra for claim in tried) :]
     warnings = restrictions.broken(f"labkit/{file.name}", code)
-    result = replace(_judge(task, module.TASK), warnings=warnings)
+    result = replace(result, claims=tuple(tried), untried=tuple(untried), warnings=warnings)
     if result.passed:
         _right[task] = code
-    return result
+    elif tried[-1].text != IS_IMPORTED:
+        warnings += tuple(remark for other in of.needs if (remark := _not_right_yet(other)))
+    return replace(result, warnings=warnings, seconds=round(time.monotonic() - began, 2))
 
 
-def sentence(claim: Holds) -> str:
-    """Return what a claim says must hold, in one line without a full stop."""
-    return " ".join((claim.__doc__ or "").split()).removesuffix(".")
+def _not_right_yet(task: str) -> str:
+    """Return what to say of a task whose code the judged answer calls, if it is not right."""
+    if missing(task) or _right.get(task) == task_file(task).read_bytes() or _checked(task).passed:
+        return ""  # of one that is missing, the answer's own finding tells
+    return f'{task} ({record(task).writes}), which this one calls, is not right yet: check("{task}") says what is wrong'
 
 
-def _has_to_come_first(task: str) -> Claim | None:
-    if _right.get(task) == task_file(task).read_bytes() or (result := _checked(task)).passed:
-        return None
-    if result.todo:
-        return Claim(ENDS, f"{task} has to be done first ({result.todo.partition(': ')[2]})")
-    if result.claims[-1].text == IS_IMPORTED:
-        return result.claims[-1]
-    return Claim(ENDS, f'{task} has to be right first: check("{task}") says what is wrong')
-
-
-def _judge(name: str, task: TaskClaims) -> CheckResult:
+def _judge(name: str, task: Task) -> list[Claim]:
+    """Return the claims that were tried; the last may not hold."""
     claims: list[Claim] = []
     with Observer(Source(task_file(name), task.given), task.waits) as observer:
         for each in task.checks:
             claims.append(_try(each, observer))
             if not claims[-1].holds:
                 break
-    return CheckResult(name, tuple(claims))
+    return claims
 
 
 def _try(check: _Check, observer: Observer) -> Claim:
     """Return whether a claim holds in all its cases, or what keeps one from being observed."""
-    text = sentence(check.holds)
     for case in check.cases:
         if failure := observer.observe(case):
             return failure
@@ -170,5 +188,5 @@ def _try(check: _Check, observer: Observer) -> Claim:
         except Exception as error:  # what the answer gave has a form that nobody thought of
             wrong = f"what it gave does not have the expected form: {type(error).__name__}: {error}"
         if wrong:
-            return Claim(text, named(case, wrong))
-    return Claim(text, None)
+            return replace(check.claim, wrong=named(case, wrong))
+    return check.claim

@@ -16,12 +16,11 @@ from typing import Any
 
 from labkit.check import plain
 from labkit.check.failure import WAITS_FOR_RANKS, Source, stopped_by
-from labkit.check.result import Claim
+from labkit.check.result import ENDS, IS_IMPORTED, Claim
 
 TIMEOUT_S = 30.0  # for one case; an answer that is right takes a few seconds at most for all of them
 START_S = 300.0  # until a first rank runs: on a busy machine it takes long to import torch
 MAX_PRINTED = 20_000  # characters of what an answer prints that are shown
-IS_IMPORTED, ENDS = "It can be imported", "It runs to its end"
 GROUP_IS_GONE = (
     "destroyed the process group, so nothing can be communicated after it. "
     "Leave out destroy_process_group: the code that formed the group ends it"

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from labkit.check.harness import Finding, TaskClaims
+from labkit.check.harness import Finding, Task
 
 
 class Case(NamedTuple):
@@ -72,7 +72,22 @@ CASES = [
         "cpu:0 and cpu:1 are two devices, and plain cpu is neither of them: see placed(modules)",
     ),
 ]
-TASK = TaskClaims()
+TASK = Task(
+    writes="split_module",
+    minutes=15,
+    points=10,
+    notebooks="08 to 10",
+    hints=(
+        """Read the devices of a model from the front to the back, such as 0, 0, 1, 1, 0. Where does a
+partition begin, and how many are there?""",
+        """The two lists grow together. For each module decide first whether a new partition begins with it;
+then, in any case, put the module into the last partition, by add_module and under the name that it
+has.""",
+        """Compare with the device of the last partition alone: a device that comes a second time is a new
+partition. A module that names no device never begins one, so ask that first. An nn.Sequential that
+is made of a list of modules numbers them anew, and their names are lost.""",
+    ),
+)
 
 
 @TASK.claim(CASES)
@@ -95,7 +110,7 @@ def each_module_is_in_one_partition(case: Case, seen: Any) -> Finding:
     return seen["left"] < len(wanted) and f"{left}: take none out of it"
 
 
-@TASK.claim(CASES)
+@TASK.claim(CASES, core=True)
 def a_partition_begins_where_the_device_changes(case: Case, seen: Any) -> Finding:
     """A partition begins where the device changes, which WithDevice may name, and nowhere else."""
     found, expected = seen["partitions"], [*case.cut]

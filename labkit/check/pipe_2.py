@@ -8,7 +8,7 @@ from operator import itemgetter
 from reprlib import repr as shortened
 from typing import Any, NamedTuple
 
-from labkit.check.harness import Finding, TaskClaims
+from labkit.check.harness import Finding, Task
 
 MAX_CLOCKS = 40  # clocks that are asked for: more than there are in any case
 
@@ -44,7 +44,20 @@ class Case(NamedTuple):
 
 
 CASES = [Case(*sizes) for sizes in ((4, 3), (2, 4), (1, 1), (1, 3), (5, 1), (8, 4))]
-TASK = TaskClaims()
+TASK = Task(
+    writes="clock_cycles",
+    minutes=10,
+    points=10,
+    notebooks="08 to 10",
+    hints=(
+        """Look at one column of the table. What do micro-batch and partition add up to in each of its pairs?""",
+        """They add up to the number of the clock. So within a clock the partition decides which micro-batch it
+would be: go through the partitions in order.""",
+        """Not every partition has something to do: at first the late ones are idle, at the end the early ones.
+Leave out a pair whose micro-batch would be below 0, or would not exist any more. The last
+micro-batch has to get through all partitions, so there are more clocks than micro-batches.""",
+    ),
+)
 
 
 @TASK.claim(CASES)
@@ -70,7 +83,7 @@ def a_clock_stays_as_it_was(case: Case, seen: Any) -> Finding:
     return seen[0] != seen[1] and f"{differ}. Make a new list for each clock"
 
 
-@TASK.claim(CASES)
+@TASK.claim(CASES, core=True)
 def each_pair_is_in_its_clock(case: Case, seen: Any) -> Finding:
     """Each clock has its pairs, as in the table: partition by partition, and not a clock later."""
     clocks, expected = [[(i, j) for i, j in clock] for clock in seen[0]], case.expected()

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 from unittest import mock
 
-from labkit.check.harness import Finding, TaskClaims
+from labkit.check.harness import Finding, Task
 
 MEET_S = 5.0  # tasks that run at the same time meet by then; only wrong answers wait so long
 SLOW_S = 0.3  # how long a slow stage takes, unless its task is waited for or compute returns before
@@ -159,7 +159,25 @@ FAILS = [*(Case(AT_ONCE, fails=fails) for fails in ((1,), (2,), (1, 2, 0))), Cas
 GIVEN = ["_check_open", "_check_clock", "_check_batch"]
 GIVEN += ["self._check_open()", "self._check_clock(batches, schedule)"]
 WAITS = "a task that you wait for and that no worker has been given"
-TASK = TaskClaims(given=GIVEN, first=["pipe.1", "pipe.2"], waits=WAITS)
+TASK = Task(
+    writes="Pipe.compute, Pipe.forward",
+    minutes=30,
+    points=15,
+    notebooks="09, 10",
+    needs=["pipe.1", "pipe.2"],
+    given=GIVEN,
+    waits=WAITS,
+    hints=(
+        """If you hand a task to a worker and take its result before you hand out the next one, how many
+workers are busy at a time?""",
+        """compute has three parts: hand out a task for each pair, wait for all tasks, take all results. A
+worker's put comes back at once, a task's wait does not. forward is a list of micro-batches that
+compute changes clock by clock, and one tensor made of it.""",
+        """It takes three loops. A result that raises must not leave others at work on the batches, so wait for
+every task before you ask the first for its result, and ask in the order of the schedule. run_stage
+is told the stage before the micro-batch, and it is partition j and device j, but batch i.""",
+    ),
+)
 
 
 @TASK.claim(CLOCKS)
@@ -203,7 +221,7 @@ def tasks_have_their_numbers(case: Case, seen: Any) -> Finding:
             return f"{was}, expected {expected}. {todo}"
 
 
-@TASK.claim(BATCHES)
+@TASK.claim(BATCHES, core=True)
 def output_is_that_of_the_module(case: Case, seen: Any) -> Finding:
     """Micro-batches have split_size rows or the rest, and the output is the plain module's."""
     n, size = case.rows, case.split_size

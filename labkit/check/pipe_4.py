@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from threading import current_thread
 from typing import Any, NamedTuple
 
-from labkit.check.harness import Finding, TaskClaims
+from labkit.check.harness import Finding, Task
 
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
 WORKERS = [f"stage {j} on {DEVICES[j]}" for j in (0, 0, 1, 1, 2)]  # threads, block by block
@@ -71,7 +71,23 @@ class Case(NamedTuple):
 
 PREPARED, CALLED = Case(), Case(", called with 7 rows")
 GENERATING = Case(", called by generate, with a mask and a cache")
-TASK = TaskClaims(given=["Pipe", "split_module", "clock_cycles", "_clock_cycles"], first=["pipe.3"])
+TASK = Task(
+    writes="prepare_pipeline_parallel",
+    minutes=15,
+    points=10,
+    notebooks="10",
+    needs=["pipe.1", "pipe.2", "pipe.3"],
+    given=["Pipe", "split_module", "clock_cycles", "_clock_cycles"],
+    hints=(
+        """GPT-2 goes through gpt2.transformer.h in a loop. If one call of the Pipe runs all blocks, how often
+may that loop turn?""",
+        """PipedBlocks is what the loop turns over: once. It is made of a Pipe, which is made of the blocks,
+one after the other in an nn.Sequential; they know their devices, so the Pipe knows where to cut.""",
+        """From the inside out it is the blocks, the nn.Sequential, the Pipe with its split_size, PipedBlocks;
+and that takes the place of the blocks in the model. Most people put it into a list, as the blocks
+were in one: then the parameters have other names, and what was saved cannot be loaded.""",
+    ),
+)
 
 
 @TASK.claim([PREPARED])
@@ -86,7 +102,7 @@ def the_model_comes_back_and_can_call_what_it_has(case: Case, seen: Any) -> Find
     return not takes_all and f"gpt2.transformer.h is {h}. {why}"
 
 
-@TASK.claim([CALLED])
+@TASK.claim([CALLED], core=True)
 def each_device_has_a_worker_that_runs_its_blocks(case: Case, seen: Any) -> Finding:
     """The model's own blocks run once a micro-batch, in a worker for each device."""
     for block, (calls, expected) in enumerate(zip(seen["calls"], WORKERS, strict=True)):

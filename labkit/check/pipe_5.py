@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from labkit.check.failure import Source, raised
-from labkit.check.harness import Finding, TaskClaims
+from labkit.check.harness import Finding, Task
 from labkit.schedule import EVENT_NAMES, Op, Schedule, find_dependencies, papers
 from labkit.todo import task_file
 
@@ -201,10 +201,26 @@ ONE_STAGE = _cases(papers.gpipe(3, 3), papers.one_f_one_b(3, 4), papers.gpipe(1,
 SPLIT = _cases(papers.zero_bubble_h1(3, 4))
 SEVERAL = _cases(papers.interleaved(2, 4, 2), papers.zero_bubble_v(2, 4), NEIGHBOURS)
 FAILING = [Case(papers.one_f_one_b(3, 4), 1, fails=Op("F", 1, 1))]
-TASK = TaskClaims()
+TASK = Task(
+    writes="ScheduledPipeline.step",
+    minutes=30,
+    points=15,
+    notebooks="08 to 10",
+    hints=(
+        """Take a rank in the middle of a 1F1B schedule, and one forward and one backward on it. What does each
+need, who has it, and who waits for what comes of it?""",
+        """Every op is the same three steps: get the input, call the stage's method for this kind of op, send
+what came out. A forward gets an activation and gives one; a backward gets a gradient and gives one.
+I is to messages what B is, and W has no messages at all.""",
+        """The ends differ: stage 0 takes its input from the micro-batches and sends no gradient; the last
+stage's forward gives the loss, which is not sent, and its backward receives nothing. Ask that of
+the op's stage and not of the rank, which may have several. Send at once, before the next op, and
+send a gradient also where it is None.""",
+    ),
+)
 
 
-@TASK.claim(ONE_STAGE)
+@TASK.claim(ONE_STAGE, core=True)
 def each_op_is_received_run_and_sent(case: Case, seen: Any) -> Finding:
     """A rank takes its ops in turn: receives what an op takes, runs it, sends what it gives."""
     todo = "receive from another stage, run, send to another stage, all as it is, also None"

@@ -1,9 +1,14 @@
-"""Show the claims about an answer: which of them hold, and what is wrong with the first other."""
+"""The verdict on an answer: which claims hold, what is wrong with the first other, its points.
+
+It is one record from the judge to the table of grades; as JSON by ``to_json`` and ``from_json``.
+"""
 
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from labkit.base.measurement_html import as_html
 from labkit.base.texts import shorten
@@ -12,6 +17,7 @@ COLOURS = {"✓": "#0072b2", "✗": "#d55e00", "!": "#d55e00"}
 N_HINTS = 3  # for each task
 WIDTH = 100  # of a hint as text, in characters
 MAX_SHOWN = 1_500  # characters of what is wrong: an answer may return anything
+IS_IMPORTED, ENDS = "It can be imported", "It runs to its end"  # go without saying, and count for nothing
 
 
 @dataclass(frozen=True)
@@ -19,10 +25,12 @@ class Claim:
     """Something that must hold of an answer.
 
     ``wrong`` is None if it does, else what is wrong and what to do; of a long text, head and tail.
+    Without its ``core`` claim an answer has no points.
     """
 
     text: str
-    wrong: str | None
+    wrong: str | None = None
+    core: bool = False
 
     def __post_init__(self) -> None:
         if self.wrong:
@@ -36,15 +44,22 @@ class Claim:
     def mark(self) -> str:
         return "✓" if self.holds else "✗"
 
+    @property
+    def is_extra(self) -> bool:
+        """Whether it is that the answer can be imported, or ends: no claim of its task."""
+        return self.text in (IS_IMPORTED, ENDS)
+
 
 @dataclass(frozen=True)
 class CheckResult:
     """What :func:`labkit.check.check` found.
 
-    ``claims`` are those that were tried, the last of which may not hold; ``findings`` says what is
-    wrong. An unfilled task has no claims: its only finding is ``TODO dp.1: labkit/dp.py, line 42``.
-    ``hints`` are shown under the result. ``warnings`` say what the task's file uses and should not
-    (``restrictions.toml``); they fail nothing.
+    ``claims`` are those that were tried, the last of which may not hold, and ``untried`` the others
+    of the task; ``findings`` says what is wrong. An unfilled task has no claims: its only finding
+    is ``TODO dp.1: labkit/dp.py, line 42``. ``hints`` are shown under the result. ``warnings`` say
+    what the task's file uses and should not (``restrictions.toml``), and which task that it calls
+    is not right; they fail nothing. ``worth`` are the points of a right answer, ``fault`` is why
+    it could not be judged, ``seconds`` how long that took.
     """
 
     task: str
@@ -52,20 +67,57 @@ class CheckResult:
     todo: str | None = None
     hints: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    untried: tuple[Claim, ...] = ()
+    worth: float = 0.0
+    fault: str = ""
+    seconds: float = 0.0
 
     @property
     def passed(self) -> bool:
-        return bool(self.claims) and all(claim.holds for claim in self.claims)
+        return bool(self.claims) and not self.fault and all(claim.holds for claim in self.claims)
 
     @property
     def findings(self) -> list[str]:
-        if self.todo:
-            return [self.todo]
+        if found := self.todo or self.fault:
+            return [found]
         return [f"{claim.text}: {claim.wrong}" for claim in self.claims if claim.wrong]
 
     @property
+    def first_finding(self) -> str:
+        """The first line of the first finding, or nothing."""
+        return next(iter(self.findings), "").partition("\n")[0]
+
+    @property
+    def held(self) -> list[str]:
+        """The claims that hold."""
+        return [claim.text for claim in self.claims if claim.holds]
+
+    @property
+    def of_task(self) -> list[str]:
+        """All claims of the task, as they are tried."""
+        return [claim.text for claim in (*self.claims, *self.untried) if not claim.is_extra]
+
+    @property
+    def points(self) -> float:
+        """The points: claims have equal shares, and count only if the core one holds."""
+        if self.fault or not any(claim.core and claim.holds for claim in self.claims):
+            return 0.0
+        return round(self.worth * len(self.held) / len(self.of_task), 2)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data, for :meth:`from_json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CheckResult:
+        """Return what :meth:`to_json` was called on. Raises TypeError for other data."""
+        claims = {name: tuple(Claim(**each) for each in data.get(name, ())) for name in ("claims", "untried")}
+        texts = {name: tuple(data.get(name, ())) for name in ("hints", "warnings")}
+        return cls(**{**data, **claims, **texts})
+
+    @property
     def _headline(self) -> str:
-        return self.todo or f"{self.task} is {'right' if self.passed else 'not right yet'}"
+        return self.todo or self.fault or f"{self.task} is {'right' if self.passed else 'not right yet'}"
 
     def __repr__(self) -> str:
         lines = [self._headline]

@@ -17,12 +17,28 @@ from torch import nn
 
 from labkit.base.texts import listed
 from labkit.check.calls import calls_have_ended, recorded
-from labkit.check.harness import Finding, TaskClaims
+from labkit.check.harness import Finding, Task
 from labkit.check.plain import close
 
 N = 3  # ranks
 GIVEN = ["__init__", "add_param_group", "_parameters", "state_dict", "load_state_dict"]
-TASK = TaskClaims(given=GIVEN)
+TASK = Task(
+    writes="ShardedOptimizer",
+    minutes=30,
+    points=15,
+    notebooks="07",
+    given=GIVEN,
+    hints=(
+        """Adam keeps two numbers for each parameter. If every rank has every gradient, how many ranks have to
+keep those two, and what do the others lack after the step?""",
+        """An owner for each parameter, found on every rank by the same sum; a local optimizer for what this
+rank owns; after its step one broadcast a parameter, from that owner. The full state is one dict.""",
+        """Keep in mind how many bytes each rank owns, of earlier groups as well, and give the next parameter
+to the emptiest. Step before you send, start all broadcasts before you wait for the first, and wait
+for all. The states of all ranks have different numbers, so put together they are what one process
+would have, on every rank.""",
+    ),
+)
 
 # --- who owns what --------------------------------------------------------------------------------
 
@@ -243,7 +259,7 @@ TRAININGS = [
 TASK.claim(TRAININGS)(calls_have_ended)
 
 
-@TASK.claim(TRAININGS)
+@TASK.claim(TRAININGS, core=True)
 def weights_are_those_of_one_process(case: Training, seen: Any) -> Finding:
     """After each step every rank has the weights that one process has."""
     for step, name, rank in product(range(3), weights(case.model()), range(N)):

@@ -13,14 +13,32 @@ from torch import nn
 
 from labkit.base.texts import listed
 from labkit.check.calls import calls_have_ended, recorded
-from labkit.check.harness import Finding, TaskClaims
+from labkit.check.harness import Finding, Task
 from labkit.check.plain import times_off
 
 N = 2  # ranks
 LAYERS = "first", "middle", "last"  # each a unit, 0 to 2; middle is used twice
 REDUCES = "reduce_scatter", "reduce_scatter_tensor"
 GATHERS = "all_gather", "all_gather_into_tensor"
-TASK = TaskClaims(given=["__init__", "_send", "forward"])
+TASK = Task(
+    writes="ShardedModel",
+    minutes=45,
+    points=20,
+    notebooks="07",
+    given=["__init__", "_send", "forward"],
+    hints=(
+        """A unit has two forms. Which of them do its parameters show before a pass, and which after it, when the
+memory of the other should be gone? And what does a rank need of a sum of gradients, if it steps one
+N-th of the parameters?""",
+        """Gathering takes two steps: give full its memory, and have every rank's shard begin to arrive in it.
+Letting go is the way back, after the parameters show the shard again. A reduce_scatter is begun in
+backward and waited for only in finish; until then OnItsWay keeps what belongs together.""",
+        """The shard is cast to full's dtype before it is sent, and gradients leave in the shard's. What has
+arrived is a sum: divide it by the world size before add_gradient, and each replicated gradient after
+its all_reduce. Wait for no all_gather either: given code waits for what _gather returns, and
+where it prefetches, the layer before computes meanwhile.""",
+    ),
+)
 
 
 class Net(nn.Module):
@@ -157,7 +175,7 @@ def all_calls_have_ended(case: Steps, seen: Any) -> Finding:
     return calls_have_ended(case, [{"calls": each} for each in calls])
 
 
-@TASK.claim(CASES)
+@TASK.claim(CASES, core=True)
 def layers_compute_with_all_of_their_weights(case: Steps, seen: Any) -> Finding:
     """In the forward pass each layer has its whole weights, as in one process."""
     for where, step, rank, found in each_step(seen):

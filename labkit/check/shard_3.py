@@ -11,10 +11,25 @@ from torch import nn
 
 from labkit.base.texts import listed
 from labkit.check.calls import calls_have_ended, recorded
-from labkit.check.harness import Finding, TaskClaims
+from labkit.check.harness import Finding, Task
 
 N = 2  # ranks
-TASK = TaskClaims()
+TASK = Task(
+    writes="ColumnParallelLinear, RowParallelLinear",
+    minutes=30,
+    points=10,
+    notebooks="07",
+    hints=(
+        """Write down the MLP for one row and two ranks. Which numbers does a rank need for its part of the hidden
+layer, and which for its part of the output? What does it have of the gradient of the input?""",
+        """An output of the first layer needs a row of its matrix, and so does its bias. The second layer's output
+is a sum over all inputs, so a rank that has some inputs has one part of that sum. Going back, the same
+holds the other way round: the gradient of the input is a sum over all outputs of the first layer.""",
+        """Nothing travels between the two layers. Forward adds up at the end, in SumOverRanks, and backward adds
+up at the beginning, in CopyToRanks; the other direction of each hands on what it gets. Each rank has
+the whole bias of the second layer, and adds it once the sum is there, or the sum would hold it N times.""",
+    ),
+)
 
 
 @dataclass(eq=False)
@@ -114,7 +129,7 @@ def each_rank_keeps_its_part(case: Parts, seen: Any) -> Finding:
 TASK.claim(CASES)(calls_have_ended)
 
 
-@TASK.claim(CASES)
+@TASK.claim(CASES, core=True)
 def output_is_that_of_the_plain_layers(case: Mlp, seen: Any) -> Finding:
     """On every rank the output is that of the plain MLP."""
     right = case.right(0)["output"]

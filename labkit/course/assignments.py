@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pandas as pd
-
-from labkit.base import machine
 from labkit.base.texts import listed
 from labkit.course.archive import Archive
 
@@ -53,6 +50,8 @@ class Wanted(NamedTuple):
     @property
     def command(self) -> str:
         """How to make it. With one GPU two ranks are on the CPU, and so is what is compared."""
+        from labkit.base import machine  # asks for GPUs
+
         backend = " --backend gloo" if machine.usable_gpus() == 1 else ""
         return f"python -m labkit.train {self.flags}{backend}"
 
@@ -200,6 +199,8 @@ def _machines(runs: Sequence[TrainingRun]) -> dict[str, list[str]]:
 
 def _figures(problem: Problem, pair: Sequence[TrainingRun]) -> dict[str, bytes]:
     """Return the figures of a problem, times and rates, with their numbers and the runs'."""
+    import pandas as pd
+
     from labkit.draw import charts
     from labkit.draw.picture import figure_of, render
 

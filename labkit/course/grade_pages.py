@@ -12,8 +12,8 @@ from typing import NamedTuple
 import jinja2
 
 from labkit.base.files import write_atomically
-from labkit.course.judge import claims_of
-from labkit.course.points import Grade, Points, held_claims, late_days
+from labkit.check import record
+from labkit.course.points import Grade, Points, late_days
 
 COLUMNS = ("name", "task", "points", "of", "claims", "seconds", "first_finding")
 TOTAL = "total"  # stands for a task in a student's last row
@@ -37,7 +37,7 @@ def write_pages(folder: Path, grades: Sequence[Grade], points: Points) -> None:
     template = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     ).get_template("grades.html.jinja")
-    shared = {"points": points, "of": sum(points.of.values()), "late_days": late_days}
+    shared = {"points": points, "of": sum(points.of.values()), "late_days": late_days, "core": core_of}
     pages = {f"students/{grade.name}.html": template.render(grade=grade, **shared) for grade in grades}
     totals = [grade.total(points) for grade in grades]
     failed = [*failed_claims(grades, points)]
@@ -49,6 +49,11 @@ def write_pages(folder: Path, grades: Sequence[Grade], points: Points) -> None:
         )  # what an answer raised may be any text
 
 
+def core_of(task: str) -> str:
+    """Return the claim without which an answer has no points."""
+    return next(claim.text for claim in record(task).claims if claim.core)
+
+
 def as_csv(grades: Sequence[Grade], points: Points) -> str:
     """Return the grades as CSV: a row for each student and task, and one for a student's total."""
     text = StringIO()
@@ -57,7 +62,7 @@ def as_csv(grades: Sequence[Grade], points: Points) -> str:
     for grade in grades:
         for task, of in points.of.items():
             result = grade.result(task)
-            claims = f"{len(held_claims(result))}/{len(claims_of(task))}"
+            claims = f"{len(result.held)}/{len(result.of_task)}"
             numbers = f"{grade.points(task, points):g}", f"{of:g}", claims, f"{result.seconds:g}"
             table.writerow([grade.name, task, *numbers, result.first_finding])
         days = late_days(grade.packed, points)
@@ -75,9 +80,9 @@ def failed_claims(grades: Sequence[Grade], points: Points) -> Iterator[FailedCla
     read = [grade for grade in grades if not grade.error]
     for task in points.of:
         results = [grade.result(task) for grade in read]
-        failed = Counter(text for result in results for text, mark, _ in result.claims if mark == "✗")
-        held = Counter(text for result in results for text in held_claims(result))
-        texts = claims_of(task)
+        failed = Counter(claim.text for result in results for claim in result.claims if not claim.holds)
+        held = Counter(text for result in results for text in result.held)
+        texts = [claim.text for claim in record(task).claims]
         for text, n in sorted(
             failed.items(), key=lambda claim: (-claim[1], claim[0] in texts and texts.index(claim[0]))
         ):

@@ -15,10 +15,11 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from labkit.check import restrictions
+from labkit.base.lab import PACKAGE
+from labkit.check import CheckResult, restrictions
 from labkit.course.archive import STUDENT_FILES, Submission, read_submission
 from labkit.course.grade_pages import write_pages
-from labkit.course.judge import LIMIT_S, PACKAGE, Judge, TaskResult, file_hashes, judge_in_copy
+from labkit.course.judge import LIMIT_S, Judge, file_hashes, judge_in_copy
 from labkit.course.points import Grade, Points
 from labkit.todo import TASKS
 
@@ -40,7 +41,7 @@ def check_archive(archive: Path, tasks: Sequence[str] = (), say: Callable[[str],
     return all(result.passed for result in results)
 
 
-def print_results(results: Iterable[TaskResult], say: Callable[[str], None]) -> list[TaskResult]:
+def print_results(results: Iterable[CheckResult], say: Callable[[str], None]) -> list[CheckResult]:
     """Print results as a table, each as soon as it is there; return them."""
     say(f"{'task':<8}{'passed':<8}first finding")
     found = []

@@ -10,9 +10,9 @@ other, and torch is imported once for all of them.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
-import importlib
 import json
 import os
 import shutil
@@ -22,24 +22,24 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
-import labkit
 from labkit import todo
+from labkit.base import lab as base_lab
+from labkit.base.lab import PACKAGE
 from labkit.base.texts import listed, shorten
-from labkit.check import check
-from labkit.check.harness import sentence
+from labkit.check import CheckResult, check, record
 from labkit.course.archive import STUDENT_FILES
 from labkit.course.student import NOT_OURS
 from labkit.launch import launch
 from labkit.ranks.server_handle import PACKAGES
 
-PACKAGE = Path(labkit.__file__).parent
 LIMIT_S = 180.0  # for a task; check itself stops an answer that never ends, case by case
 START_S = 300.0  # until the process can judge: on a busy machine it takes long to import torch
 END_S = 10.0  # for it to end by itself
@@ -52,33 +52,7 @@ class Stopped(Exception):
     """Grading was stopped, as by Ctrl-C."""
 
 
-class TaskResult(NamedTuple):
-    """What was found of a task's answer, and how long that took.
-
-    ``claims`` are (text, mark, finding) of those that were tried; a mark is ``✓`` or ``✗``.
-    """
-
-    task: str
-    passed: bool
-    claims: Sequence[tuple[str, str, str]]
-    findings: Sequence[str]
-    seconds: float
-
-    @property
-    def first_finding(self) -> str:
-        return next(iter(self.findings), "").partition("\n")[0]
-
-
-def claims_of(task: str) -> list[str]:
-    """Return what must hold of an answer to ``task``, in the order in which it is tried."""
-    return [sentence(each.holds) for each in _judge_of(task).TASK.checks]
-
-
-def _judge_of(task: str) -> Any:
-    return importlib.import_module(f"labkit.check.{task.replace('.', '_')}")
-
-
-def judge_in_copy(files: Mapping[str, bytes], tasks: Sequence[str], judge: Judge) -> Iterator[TaskResult]:
+def judge_in_copy(files: Mapping[str, bytes], tasks: Sequence[str], judge: Judge) -> Iterator[CheckResult]:
     """Judge ``tasks`` one by one, as a student wrote them in ``files``, in a copy of this lab.
 
     After each task the copy is compared with what was written. One that the answer has changed is
@@ -89,26 +63,72 @@ def judge_in_copy(files: Mapping[str, bytes], tasks: Sequence[str], judge: Judge
     """
     with tempfile.TemporaryDirectory(prefix="labkit-copy-") as folder:
         lab = Path(folder, "lab")
-        written = _write_copy(lab, files)
+        _write_copy(lab, files)
         for task in tasks:
+            own = labs_own(task)
+            written = _write_files(lab, {name: code + own.get(name, b"") for name, code in files.items()})
             result = judge.ask(lab, task)
+            if own and not result.passed and result.claims:
+                result = _told(result, [record(other).writes for other in record(task).needs])
             if changed := _differences(written, file_hashes(lab)):
-                finding = f"it has changed the lab around it ({changed}), so what its check says does not count"
-                result = result._replace(passed=False, claims=[], findings=[finding])
+                fault = f"it has changed the lab around it ({changed}), so what its check says does not count"
+                result = replace(result, claims=(), fault=fault)
                 judge.end()
-                written = _write_copy(lab, files)
+                _write_copy(lab, files)
             yield result
 
 
-def _write_copy(folder: Path, files: Mapping[str, bytes]) -> dict[str, str]:
-    """Write a copy of this lab with a student's files; return the hashes of all its files."""
+def _write_copy(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a copy of this lab with a student's files."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(PACKAGE, folder / "labkit", ignore=shutil.ignore_patterns(*NOT_OURS))
     for name in STUDENT_FILES:
         (folder / name).unlink(missing_ok=True)
+    _write_files(folder, files)
+
+
+def _write_files(folder: Path, files: Mapping[str, bytes]) -> dict[str, str]:
+    """Write a student's files into a copy; return the hashes of all its files."""
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return file_hashes(folder)
+
+
+def labs_own(task: str) -> dict[str, bytes]:
+    """Return by file what is to stand at a student's end of it, so that ``task`` calls the lab's
+    own code of the tasks that it needs.
+
+    A mistake in one task then costs the points of that task alone, and lines keep their numbers.
+    There is none in a student edition, which has no solutions.
+    """
+    added: dict[str, bytes] = {}
+    for other in record(task).needs:
+        file = f"labkit/{todo.task_file(other).name}"
+        code = (PACKAGE.parent / file).read_text(encoding="utf-8")
+        if "### BEGIN SOLUTION" in code:
+            lines = (_defined_again(code, name.strip()) for name in record(other).writes.split(","))
+            added[file] = added.get(file, b"\n") + "".join(lines).encode()
+    return added
+
+
+def _defined_again(code: str, name: str) -> str:
+    """Return a line that defines a function, or a method as "Pipe.forward", as ``code`` has it."""
+    owner, _, function = name.rpartition(".")
+    scope: Any = ast.parse(code)
+    if owner:
+        scope = next(node for node in scope.body if isinstance(node, ast.ClassDef) and node.name == owner)
+    (found,) = (node for node in scope.body if isinstance(node, ast.FunctionDef) and node.name == function)
+    source = ascii(ast.unparse(found))  # whatever encoding the student's file is in
+    return (
+        f"exec({source})\n" if not owner else f"exec({source}, globals(), _own := {{}}); {name} = _own[{function!r}]\n"
+    )
+
+
+def _told(result: CheckResult, names: Sequence[str]) -> CheckResult:
+    """Return a result whose finding says that the lab's own code was called."""
+    *others, last = result.claims
+    wrong = f"{last.wrong} (judged with the lab's own {listed(names)})"
+    return replace(result, claims=(*others, replace(last, wrong=wrong)))
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
@@ -168,22 +188,22 @@ class Judge(contextlib.AbstractContextManager["Judge"]):
             self.end()
             raise RuntimeError(f"the process that judges did not start{reason}") from None
 
-    def ask(self, lab: Path, task: str) -> TaskResult:
+    def ask(self, lab: Path, task: str) -> CheckResult:
         """Return what is found of a task in a copy; the process ends where that does not come."""
         self.start()
         began = time.monotonic()
         try:
             self._connection.send_bytes(json.dumps([str(lab), task]).encode())
-            found: dict[str, Any] = json.loads(self._receive(self.limit_s))
+            found = CheckResult.from_json(json.loads(self._receive(self.limit_s)))
         except TimeoutError:
-            found = self._without_answer(f"its check took more than {self.limit_s:g} s, and was ended")
+            found = self._without_answer(task, f"its check took more than {self.limit_s:g} s, and was ended")
         except (EOFError, OSError):
-            found = self._without_answer(f"its check ended the process that judges it{self._last_words()}")
-        return TaskResult(task=task, seconds=round(time.monotonic() - began, 2), **found)
+            found = self._without_answer(task, f"its check ended the process that judges it{self._last_words()}")
+        return replace(found, seconds=round(time.monotonic() - began, 2))
 
-    def _without_answer(self, reason: str) -> dict[str, Any]:
+    def _without_answer(self, task: str, reason: str) -> CheckResult:
         self.end()
-        return {"passed": False, "claims": [], "findings": [reason]}
+        return CheckResult(task, untried=tuple(record(task).claims), worth=record(task).points, fault=reason)
 
     def _receive(self, limit_s: float) -> bytes:
         """Return the next message. Raises TimeoutError, Stopped, EOFError once it has ended."""
@@ -224,20 +244,17 @@ def main(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)  # else a rank would hold it open
     grader = Connection(descriptor)
     for task in todo.TASKS:
-        _judge_of(task)
+        record(task)
     for _ in PACKAGES:  # before each of the first launches, the server of ranks imports one of them
         launch(int, world_size=1, backend="gloo", init=False, timeout_s=START_S)
     sys.path.insert(0, "")
     with contextlib.suppress(EOFError):
         grader.send_bytes(b"ready")
         while True:
-            lab, task = json.loads(grader.recv_bytes())
-            os.chdir(Path(lab).parent)  # what an answer writes here is none of the lab's files
-            sys.path[0], todo._PACKAGE = lab, Path(lab, "labkit")
-            result = check(task)
-            claims = [(claim.text, claim.mark, claim.wrong or "") for claim in result.claims]
-            found = {"passed": result.passed, "claims": claims, "findings": result.findings}
-            grader.send_bytes(json.dumps(found).encode())
+            copy, task = json.loads(grader.recv_bytes())
+            os.chdir(Path(copy).parent)  # what an answer writes here is none of the lab's files
+            sys.path[0], base_lab.PACKAGE = copy, Path(copy, "labkit")
+            grader.send_bytes(json.dumps(check(task).to_json()).encode())
 
 
 if __name__ == "__main__":

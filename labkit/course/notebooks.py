@@ -30,7 +30,8 @@ from jupyter_client.manager import KernelManager
 from jupyter_core.paths import jupyter_runtime_dir
 from nbformat import NotebookNode
 
-from labkit.base.files import lab_folder, write_atomically
+from labkit.base.files import write_atomically
+from labkit.base.lab import PACKAGE, lab
 from labkit.base.texts import listed
 from labkit.course.glossary import link_terms, unlinked
 from labkit.guesses.store import KEPT
@@ -44,7 +45,7 @@ CELL_TIMEOUT_S = 300
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 RAISES = "raises-exception"  # nbclient and nbval both know this tag
 
-_PROJECT = Path(__file__).resolve().parents[2]
+_PROJECT = PACKAGE.resolve().parent  # whose path no output may show
 # Folders that differ from machine to machine. A path such as /usr/bin says nothing about anyone.
 _PRIVATE = r"/home/|/root/|/Users/|/tmp/|/private/|/var/folders/|[A-Za-z]:\\\\?Users"
 # What would make nbval look away; the lab compares every output.
@@ -58,7 +59,7 @@ def notebooks_folder() -> Path:
 
     Raises FileNotFoundError outside a lab.
     """
-    folder = lab_folder() / "notebooks"
+    folder = lab().notebooks
     if folder.is_dir():
         return folder
     here = f"no folder notebooks in {Path.cwd()} or above it"

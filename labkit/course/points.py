@@ -8,20 +8,19 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from labkit.base.files import write_atomically
-from labkit.course.judge import TaskResult, claims_of
+from labkit.check import CheckResult, record
 from labkit.todo import TASKS
 
-DEFAULT_POINTS = Path(__file__).with_suffix(".toml")
 DAY = datetime.timedelta(days=1)
 
 
 class Points(NamedTuple):
-    """What each task is worth, and what late days cost: see ``points.toml``."""
+    """What each task is worth, and what late days cost: see docs/instructor.md."""
 
     of: Mapping[str, float]
     due: datetime.datetime | None = None
@@ -29,8 +28,13 @@ class Points(NamedTuple):
     per_day: float = 0.0
 
 
-def read_points(file: Path = DEFAULT_POINTS) -> Points:
-    """Return a table of points. Raises ValueError, with the place, for one that cannot be used."""
+def read_points(file: Path | None = None) -> Points:
+    """Return a table of points, by default that of the tasks' records.
+
+    Raises ValueError, with the place, for one that cannot be used.
+    """
+    if file is None:
+        return Points({task: record(task).points for task in TASKS})
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -53,11 +57,6 @@ def read_points(file: Path = DEFAULT_POINTS) -> Points:
     return Points(points, due.astimezone() if due else None, free_days, per_day)
 
 
-def held_claims(result: TaskResult) -> list[str]:
-    """Return the claims that hold: those before the first that does not."""
-    return [text for text, mark, _ in result.claims if mark == "✓"]
-
-
 def late_days(packed: str, points: Points) -> int:
     """Return how many days after the deadline an archive was packed; a day that has begun counts.
 
@@ -78,12 +77,12 @@ class Grade:
     key: str = ""  # of what was judged, by what
     packed: str = ""
     error: str = ""
-    results: list[TaskResult] = field(default_factory=list)
+    results: list[CheckResult] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
-    def result(self, task: str) -> TaskResult:
+    def result(self, task: str) -> CheckResult:
         """Return what was found of a task."""
-        nothing = TaskResult(task, False, [], [self.error], 0.0)
+        nothing = CheckResult(task, untried=tuple(record(task).claims), fault=self.error)
         return next((result for result in self.results if result.task == task), nothing)
 
     @property
@@ -92,8 +91,8 @@ class Grade:
         return round(sum(result.seconds for result in self.results), 2)
 
     def points(self, task: str, points: Points) -> float:
-        """Return the points of a task: each claim that holds brings an equal share."""
-        return round(points.of[task] * len(held_claims(self.result(task))) / len(claims_of(task)), 2)
+        """Return the points of a task in that table."""
+        return replace(self.result(task), worth=points.of[task]).points
 
     def total(self, points: Points) -> float:
         """Return the points of all tasks, less what late days cost."""
@@ -110,7 +109,7 @@ class Grade:
         """Return what :meth:`save` has written, or None where there is none."""
         try:
             found = cls(**json.loads(file.read_text(encoding="utf-8")))
-            found.results = [TaskResult(*each) for each in found.results]
+            found.results = [CheckResult.from_json(each) for each in found.results]  # type: ignore[arg-type]
             return found
         except (OSError, ValueError, TypeError):
             return None

@@ -24,6 +24,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 
 from labkit.base.files import write_atomically
+from labkit.base.lab import lab
 from labkit.base.texts import listed
 from labkit.course import chromium
 from labkit.course.notebooks import RAISES, first_line, not_run, notebooks_folder, number_of, waiting
@@ -73,7 +74,7 @@ def write_report(
 
     report.cells = [_title(path, report.cells), new_markdown_cell(more), *cells, *_facts(path)]
     html = notebook_html(report, path).encode()
-    folder = folder or notebooks_folder().parent / "runs"
+    folder = folder or lab().runs
     folder.mkdir(parents=True, exist_ok=True)
     target, notes = folder / f"report-{number_of(path)}.html", list(_notes(cells))
     files = {target: html}

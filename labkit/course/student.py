@@ -40,10 +40,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from labkit.base.lab import lab
 from labkit.guesses import store
 from labkit.todo import TASKS, task_file
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 WIDTH = 120  # of the comment that sets a task
 CACHES = {".pytest_cache", ".ruff_cache", ".mypy_cache", "__pycache__", ".ipynb_checkpoints"}
 NOT_OURS = {".git", ".venv", "build", *CACHES}
@@ -71,8 +71,8 @@ class MarkerError(ValueError):
     """
 
 
-def write_student_edition(directory: str | os.PathLike[str], repository: Path = REPOSITORY) -> list[str]:
-    """Write the student edition of ``repository`` to ``directory``; return its tasks.
+def write_student_edition(directory: str | os.PathLike[str], repository: Path | None = None) -> list[str]:
+    """Write the student edition of ``repository``, this lab, to ``directory``; return its tasks.
 
     The edition has the files git tracks; without git, all but caches and environments. Nothing is
     written before every file has been read and understood, and the directory appears all at once.
@@ -80,7 +80,7 @@ def write_student_edition(directory: str | os.PathLike[str], repository: Path = 
     Raises FileExistsError if the directory has something in it, ValueError if it is in the
     repository or that is not one, and MarkerError for markers that do not fit together.
     """
-    target = Path(directory).absolute()
+    target, repository = Path(directory).absolute(), repository or lab().folder
     _check_target(target, repository)
     texts: dict[str, str | None] = {}  # of the edition's files; None where a file is copied as it is
     tasks: set[str] = set()
@@ -98,9 +98,10 @@ def write_student_edition(directory: str | os.PathLike[str], repository: Path = 
     return sorted(tasks)
 
 
-def is_student_edition(repository: Path = REPOSITORY) -> bool:
+def is_student_edition(repository: Path | None = None) -> bool:
     """Return whether this is a student edition: no student file holds a solution."""
-    files = {repository / "labkit" / task_file(task).name for task in TASKS}
+    package = repository / "labkit" if repository else lab().package
+    files = {package / task_file(task).name for task in TASKS}
     return not any("### BEGIN SOLUTION" in file.read_text(encoding="utf-8") for file in files)
 
 

@@ -19,15 +19,15 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labkit.base.files import answers_folder
+from labkit.base.lab import Lab, lab
 from labkit.base.texts import listed
+from labkit.check import CheckResult
 from labkit.course import assignments
 from labkit.course.archive import MANIFEST, STUDENT_FILES, Archive, Submission
 from labkit.course.grading import broken_rules, print_results
-from labkit.course.judge import Judge, TaskResult, judge_in_copy
+from labkit.course.judge import Judge, judge_in_copy
 from labkit.course.notebooks import not_run, number_of, waiting
 from labkit.course.report import ReportError, read_notebook, write_report
-from labkit.course.student import REPOSITORY
 from labkit.todo import TASKS
 
 REPORT = "05"  # the notebook that makes one
@@ -53,13 +53,13 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
     Raises ValueError or OSError, before anything is run, for what cannot be: a layout without the
     name that it needs, a file that is not an archive, a place where nothing can be written.
     """
-    lab, layout = REPOSITORY, assignments.LAYOUTS[request.layout]
-    _check_request(request, lab)
+    here, layout = lab(), assignments.LAYOUTS[request.layout]
+    _check_request(request, here)
     packed = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    archive = Archive(lab)
+    archive = Archive(here.folder)
     with tempfile.TemporaryDirectory(dir=request.out.parent, prefix=SCRATCH) as scratch:
         for name in STUDENT_FILES:
-            archive.add_file(lab / name)
+            archive.add_file(here.folder / name)
         student_files = dict(archive.files)
         with Judge() as judge:
             results = print_results(judge_in_copy(student_files, request.tasks, judge), say)
@@ -67,7 +67,7 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
         _add_notebooks(archive, request, passed)
         archive.add_files(*FILES)
         if request.with_guesses:
-            archive.add("guesses.json", (answers_folder() / "guesses.json").read_bytes())
+            archive.add("guesses.json", (here.answers / "guesses.json").read_bytes())
         layout.add(archive)
         _add_report(archive, Path(scratch), request)
         manifest = _manifest(request, packed, archive, results)
@@ -98,20 +98,20 @@ def _next_step(request: Request, wrong: Sequence[str], remarks: Sequence[str]) -
     return f"Nothing is left to do: hand in {request.out.name}."
 
 
-def _check_request(request: Request, lab: Path) -> None:
+def _check_request(request: Request, here: Lab) -> None:
     if assignments.LAYOUTS[request.layout].needs_name and not re.fullmatch(r"\w+(_[\w-]+){2,}", request.name):
         raise ValueError(
             f"--layout {request.layout} names its report after you: give --name NETID_First_Last (got {request.name!r})"
         )
-    if not (lab / "notebooks").is_dir():
+    if not here.notebooks.is_dir():
         raise ValueError(
-            f"labkit is imported from {lab}, which is not a lab: it has no notebooks. Install it with make setup"
+            f"{here.folder} is not a lab, as it has no notebooks, and labkit is not imported from one: go to your lab's folder"
         )
     if not request.out.parent.is_dir():
         raise ValueError(f"there is no folder {request.out.parent}: make it first")
     if os.path.lexists(request.out) and not (request.out.is_file() and zipfile.is_zipfile(request.out)):
         raise FileExistsError(f"{request.out} is not an archive, and only one is replaced: name another file")
-    if request.with_guesses and not (answers_folder() / "guesses.json").is_file():
+    if request.with_guesses and not (here.answers / "guesses.json").is_file():
         raise ValueError("--with-guesses: there are none yet; they come with the notebooks' questions")
     tempfile.TemporaryFile(dir=request.out.parent).close()
 
@@ -131,7 +131,7 @@ def _add_notebooks(archive: Archive, request: Request, passed: set[str]) -> None
             archive.add_file(path)
             continue
         code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
-        needed = {name for found in _NEEDS.findall(code) for name in "".join(found).split()} & TASKS.keys()
+        needed = {name for found in _NEEDS.findall(code) for name in "".join(found).split()} & {*TASKS}
         ran = any(cell.get("execution_count") for cell in cells)
         if not needed.intersection(request.tasks) and (needed or not ran):
             continue
@@ -173,7 +173,7 @@ def _add_report(archive: Archive, scratch: Path, request: Request) -> None:
         archive.add((request.name or file.stem) + file.suffix, file.read_bytes())
 
 
-def _manifest(request: Request, packed: str, archive: Archive, results: Sequence[TaskResult]) -> dict[str, Any]:
+def _manifest(request: Request, packed: str, archive: Archive, results: Sequence[CheckResult]) -> dict[str, Any]:
     """Return what the archive says of itself; it names no host, user or path."""
     versions = {each.name: each.version for each in distributions() if each.name in PACKAGES}
     runs = {
@@ -181,7 +181,7 @@ def _manifest(request: Request, packed: str, archive: Archive, results: Sequence
         for folder, merged in assignments.runs(archive.lab)
     }
     checks = {
-        result.task: {"passed": result.passed, "claims": {text: mark for text, mark, _ in result.claims}}
+        result.task: {"passed": result.passed, "claims": {claim.text: claim.mark for claim in result.claims}}
         for result in results
     }
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(archive.files.items())}

@@ -8,7 +8,7 @@ the lab: scikit-learn's digits, and generated sentences; or a data set on the Hu
 
 from labkit.data.glue import rte
 from labkit.data.handwritten import Digits, digits
-from labkit.data.sentence_pairs import translation
+from labkit.data.sentence_pairs import GERMAN_ENGLISH, translation
 from labkit.data.sources import Rows
 
-__all__ = ["Digits", "Rows", "digits", "rte", "translation"]
+__all__ = ["GERMAN_ENGLISH", "Digits", "Rows", "digits", "rte", "translation"]

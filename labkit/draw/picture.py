@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
-import os
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -25,7 +24,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from labkit.base.files import lab_folder, write_atomically
+from labkit.base.files import write_atomically
+from labkit.base.lab import lab
 from labkit.base.notebook import static
 from labkit.base.widget_output import themed_picture
 from labkit.draw.palette import FRAME, INK
@@ -168,19 +168,13 @@ def save(figure: Figure | Axes, name: str, *, alt: str) -> Picture:
         "csv": table.to_csv(index=False, lineterminator="\n").encode(),
         "alt.txt": (alt + "\n").encode(),
     }
-    folder = figures_folder()
+    folder = lab().figures
     folder.mkdir(parents=True, exist_ok=True)
     files = tuple(folder / f"{name}.{ending}" for ending in contents)
     for path, content in zip(files, contents.values(), strict=True):
         write_atomically(path, content)
     plt.close(figure)  # or else the notebook shows it a second time
     return Picture(png, alt, name, files)
-
-
-def figures_folder() -> Path:
-    """Return where :func:`save` writes: ``LABKIT_FIGURES``, else ``figures`` of the lab."""
-    given = os.environ.get("LABKIT_FIGURES")
-    return Path(given) if given else lab_folder() / "figures"
 
 
 def _checked_alt(alt: str, what: str) -> str:

@@ -127,11 +127,11 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         The last plays without a kernel. ``alt`` is the alt text, if it is to say more than the
         picture's own. Errors are those of :func:`labkit.draw.save`.
         """
-        from labkit.draw.picture import figures_folder
+        from labkit.base.lab import lab
 
         form = self.static_form()
         picture = draw.save(form.figure, name, alt=alt or form.alt)
-        write_atomically(figures_folder() / f"{name}.html", self.to_html().encode())
+        write_atomically(lab().figures / f"{name}.html", self.to_html().encode())
         return picture
 
     def _no_static_form(self) -> StaticForm:

@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from labkit.base.files import lab_folder
 from labkit.base.formats import MeasuredTable, fact, measured
+from labkit.base.lab import lab
 from labkit.base.measurement_html import Lines, style_measurements
 from labkit.base.words import words
 from labkit.draw.picture import attach, house_style, new_axes
@@ -86,7 +86,7 @@ def calibration() -> MeasuredTable:
 def notebooks_that_ask() -> dict[str, str]:
     """Return for each question, by name, the notebook of the lab that asks it."""
     asked_in: dict[str, str] = {}
-    for path in sorted((lab_folder() / "notebooks").glob("*.ipynb")):
+    for path in sorted(lab().notebooks.glob("*.ipynb")):
         with contextlib.suppress(ValueError):  # half-saved: JupyterLab will say so
             cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
             code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")

@@ -13,7 +13,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from labkit.base.files import answers_folder, lab_folder, write_atomically
+from labkit.base.files import write_atomically
+from labkit.base.lab import lab
 from labkit.base.notebook import static
 
 FILE = "guesses.json"
@@ -22,12 +23,12 @@ KEPT = "LABKIT_KEEP_ANSWERS"  # set while an instructor stores the notebooks: th
 
 def stored_file() -> Path:
     """Return the file of the stored notebooks' guesses. A student edition has none."""
-    return lab_folder() / "notebooks" / FILE
+    return lab().notebooks / FILE
 
 
 def own_file() -> Path:
     """Return the file of the reader's own guesses."""
-    return answers_folder() / FILE
+    return lab().answers / FILE
 
 
 def load() -> dict[str, dict[str, Any]]:

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.base import machine
+from labkit.base.lab import lab, outside
 from labkit.base.rendezvous import MeetingError, resolve
 from labkit.launch import BACKENDS, RankError, launch
 from labkit.todo import missing
@@ -43,7 +44,7 @@ class Task(NamedTuple):
     """A task of the command.
 
     - ``in_terminal``: ``train`` where each rank has a terminal of its own.
-    - ``folder``: where its results go if no flag says so, followed by date and time.
+    - ``folder``: of the lab's runs, where its results go if no flag says so; date and time follow.
     - ``own_flags``: gives the flags that are the lab's own, of all that somebody may type.
     """
 
@@ -56,11 +57,11 @@ class Task(NamedTuple):
     own_flags: Callable[[Sequence[str]], list[str]] = list
 
 
-TRANSLATE = "Train GPT-2 to translate German into English."
+TRANSLATE = "Train GPT-2 to translate, German into English or what --languages says."
 GLUE = "Train BERT to tell what follows from a text."
 GLUE_IN_TERMINAL = functools.partial(glue, every_rank_prints=True)
 TASKS = {
-    "translate": Task(TRANSLATE, TranslateConfig, load, translate, translate, "runs/translate"),
+    "translate": Task(TRANSLATE, TranslateConfig, load, translate, translate, "translate"),
     "glue": Task(GLUE, GlueFlags, load_glue, glue, GLUE_IN_TERMINAL, own_flags=without_assignment_flags),
 }
 
@@ -132,6 +133,8 @@ def main(argv: Sequence[str] | None = None, prog: str = PROG) -> None:
     """
     parser, name, flags = _parser_of(sys.argv[1:] if argv is None else argv, prog)
     began_s, task, plan = time.time(), TASKS[name], _plan(TASKS[name], parser, flags)
+    if plan.rank == 0 and (sentence := outside()):
+        print(f"labkit: {sentence}", file=sys.stderr)
     try:
         with contextlib.nullcontext() if plan.is_rank else _termination_interrupts():
             _run(task, parser, plan)
@@ -235,9 +238,11 @@ def _plan(task: Task, parser: Any, flags: list[str]) -> Plan:
         world_size = start.size(config.default_world_size)
         if isinstance(config, GlueFlags):
             config = config.for_ranks(world_size)
-        checked = config.output_dir or os.path.dirname(task.folder)
+        config = replace(config, output_dir=lab().place(config.output_dir))
+        checked = config.output_dir or (task.folder and str(lab().runs))
         if task.folder and not config.output_dir:
-            config = replace(config, output_dir=f"{task.folder}-{datetime.datetime.now():%Y%m%d-%H%M%S}")
+            folder = lab().runs / f"{task.folder}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+            config = replace(config, output_dir=lab().shown(folder))
         command = f"{parser.prog} {shlex.join(flags)}"
         plan = Plan(command, config, start, world_size, start.by_hand(world_size))
         config.check_world(world_size)

@@ -204,7 +204,7 @@ def report(merged: dict[str, Any]) -> str:
     if merged["bleu"] is not None:
         lines.append(("BLEU", f"{merged['bleu']:.2f} on {source}"))
     for sample in merged["samples"]:
-        lines += [("", ""), ("German", sample["source"]), ("English", sample["reference"])]
+        lines += [("", ""), ("source", sample["source"]), ("reference", sample["reference"])]
         lines.append(("translated", sample["translation"]))
     return "\n".join(f"{name:<18} {value}".rstrip() for name, value in lines)
 

@@ -20,7 +20,10 @@ def option(default: Any, help: str, *aliases: str, choices: Collection[str] | No
     """
     flags = [form for name in aliases for form in dict.fromkeys((name, "--" + name[2:].replace("-", "_")))]
     metadata: dict[str, Any] = {"help": help, "aliases": flags}
-    return field(default=default, metadata=metadata | ({"choices": list(choices)} if choices else {}))
+    metadata |= {"choices": list(choices)} if choices else {}
+    if isinstance(default, list):
+        return field(default_factory=lambda: [*default], metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def check_options(config: Any, bounds: Mapping[str, tuple[int, int]]) -> None:

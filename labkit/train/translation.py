@@ -1,8 +1,8 @@
 """Translation as a language model sees it, from text to BLEU.
 
 A sequence is: source ``<eos_de>`` target ``<eos_en>`` ``<pad>`` … As in the GPT-2 assignment of
-CMU's course on LLM systems (11-868): one decoder reads the German sentence, then writes the English
-one; only the target's tokens count in the loss.
+CMU's course on LLM systems (11-868): one decoder reads the sentence in one language, there German,
+then writes it in the other; only the target's tokens count in the loss.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def train_tokenizer(pairs: Sequence[dict[str, str]], vocab_size: int) -> Tokeniz
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, special_tokens=marks, initial_alphabet=sorted(alphabet), show_progress=False
     )
-    tokenizer.train_from_iterator((pair[side] for pair in pairs for side in ("de", "en")), trainer)
+    tokenizer.train_from_iterator((sentence for pair in pairs for sentence in pair.values()), trainer)
     return tokenizer
 
 
@@ -64,9 +64,10 @@ class Example:
 
 def encode(pairs: Sequence[dict[str, str]], tokenizer: Tokenizer) -> list[Example]:
     """Return each pair's token numbers, with the mark that ends a sentence after either side."""
-    german, english = ([pair[side] for pair in pairs] for side in ("de", "en"))
-    sides = zip(tokenizer.encode_batch(german), tokenizer.encode_batch(english), strict=True)
-    return [Example([*de.ids, EOS_DE_ID], [*en.ids, EOS_EN_ID]) for de, en in sides]
+    sources, targets = (tokenizer.encode_batch(list(side)) for side in zip(*(p.values() for p in pairs), strict=True))
+    return [
+        Example([*one.ids, EOS_DE_ID], [*other.ids, EOS_EN_ID]) for one, other in zip(sources, targets, strict=True)
+    ]
 
 
 # --- token numbers to batches ---------------------------------------------------------------------
@@ -178,7 +179,12 @@ class Corpus:
 
 
 def load_corpus(
-    source: str = "auto", vocab_size: int = 2000, max_length: int = 128, limit: int | None = None, limit_eval: int = 256
+    source: str = "auto",
+    vocab_size: int = 2000,
+    max_length: int = 128,
+    limit: int | None = None,
+    limit_eval: int = 256,
+    languages: Sequence[str] = data.GERMAN_ENGLISH,
 ) -> Corpus:
     """Load the three splits, train the tokenizer on the training sentences, and encode everything.
 
@@ -187,8 +193,8 @@ def load_corpus(
     validation; a test sentence is never left out, but a source of more than half of ``max_length``
     is cut to that half. Printed lines count what was left out.
     """
-    train = data.translation("train", source)
-    validation, test = (data.translation(split, train.source) for split in ("validation", "test"))
+    train = data.translation("train", source, languages)
+    validation, test = (data.translation(split, train.source, languages) for split in ("validation", "test"))
     parts = {"train": train[:limit], "validation": validation[:limit_eval], "test": test[:limit_eval]}
     tokenizer = train_tokenizer(parts["train"], vocab_size)
     examples = {split: encode(pairs, tokenizer) for split, pairs in parts.items()}
@@ -202,7 +208,7 @@ def load_corpus(
         _short_enough(examples["train"], max_length, "train"),
         _short_enough(examples["validation"], max_length, "validation"),
         _cut_sources(examples["test"], max_length // 2),
-        [pair["en"] for pair in parts["test"]],
+        [pair[languages[1]] for pair in parts["test"]],
     )
 
 

@@ -1,4 +1,4 @@
-"""The translation task: GPT-2 learns to translate German into English, in every mode."""
+"""The translation task: GPT-2 learns to translate, in every mode."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TranslateConfig:
       the same in all of them.
     - ``batch_size``: the global one, of all ranks together. ``n_micro``: how many micro-batches a
       pipeline cuts a batch into.
-    - ``source``, ``limit``, ``limit_eval``, ``max_length``, ``vocab_size``: as
+    - ``source``, ``languages``, ``limit``, ``limit_eval``, ``max_length``, ``vocab_size``: as
       :func:`labkit.train.translation.load_corpus` takes them.
     - ``size``: as :func:`labkit.models.gpt2` takes it, with ``n_layer`` blocks instead of its own.
     - ``learning_rate``: the highest; None stands for one that suits the size. ``ramp_steps``: the
@@ -54,6 +54,9 @@ class TranslateConfig:
     """
 
     source: str = option("auto", "auto, shipped, hub, a folder, or a data set's name on the hub")
+    languages: list[str] = option(  # noqa: RUF009  (it is a field)
+        ["de", "en"], "from which and into which, as the data's files or columns are named"
+    )
     size: str = option("mini", "of the model", choices=models.GPT2_SIZES)
     vocab_size: int = option(1000, "tokens of the byte-level BPE")
     max_length: int = option(128, "tokens of a pair, at most", "--model-max-length")
@@ -210,7 +213,7 @@ def load(config: TranslateConfig) -> Corpus:
     Raises ValueError, FileNotFoundError or ConnectionError where it cannot be had.
     """
     limits = config.max_length, config.limit, config.limit_eval
-    return translation.load_corpus(config.source, config.vocab_size, *limits)
+    return translation.load_corpus(config.source, config.vocab_size, *limits, config.languages)
 
 
 def _bleu(model: torch.nn.Module, corpus: Corpus, max_length: int) -> tuple[float, list[dict[str, str]]]:

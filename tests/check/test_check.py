@@ -4,6 +4,7 @@ test_answers for wrong ones."""
 from __future__ import annotations
 
 import itertools
+import json
 import pickle
 import re
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from labkit.check import CheckResult, Claim, check, failure, harness, observer, plain
+from labkit.check import CheckResult, Claim, check, failure, harness, observer, plain, record
 from labkit.todo import TASKS, missing, task_file
 
 UNFILLED = [task for task in TASKS if missing(task)]
@@ -37,7 +38,6 @@ ENDS = {  # what the student's file ends with: the task that is checked, and how
     "average_gradients(_): __import__('os')._exit(3)": ("dp.4", r"rank \d ended without an answer \(exit status 3\)"),
     "assign_buckets(*_): raise TodoError('dp.6')": ("dp.7", r"dp\.6 has to be done first \(labkit/dp\.py, line "),
     "clock_cycles(m, n): raise TodoError('pipe.2')": ("pipe.3", r"pipe\.2 has to be done first \(labkit/pipe\.py"),
-    "clock_cycles(m, n): yield []": ("pipe.3", r'pipe\.2 has to be right first: check\("pipe\.2"\) says'),
 }
 
 
@@ -46,8 +46,10 @@ ENDS = {  # what the student's file ends with: the task that is checked, and how
 def test_what_keeps_an_answer_from_its_end_is_one_finding(code, answer):
     task, finding = ENDS[code]
     answer(f"def {code}\n", task_file(task).name)
-    (found,) = check(task).findings
+    result = check(task)
+    (found,) = result.findings
     assert re.match(RUNS + finding, found), found
+    assert not any("calls" in warning for warning in result.warnings)
 
 
 @pytest.mark.parametrize(
@@ -86,17 +88,82 @@ def test_an_edit_counts_at_once(answer, tmp_path):
 
 
 @FILLED
-def test_what_comes_first_is_not_judged_again_until_its_file_changes(answer, monkeypatch):
+def test_of_what_an_answer_calls_a_remark_says_that_it_is_not_right_yet(answer):
+    answer("def clock_cycles(m, n):\n    yield []\n", "pipe.py")
+    result = check("pipe.3")
+    assert not result.passed and len(result.findings) == 1
+    assert result.warnings == (
+        'pipe.2 (clock_cycles), which this one calls, is not right yet: check("pipe.2") says what is wrong',
+    )
+
+
+@FILLED
+def test_what_an_answer_calls_is_judged_only_if_that_is_wrong_and_not_again_until_its_file_changes(answer, monkeypatch):
     judged = []
+    holds = {"pipe.1": True, "pipe.2": True, "pipe.3": False}
     monkeypatch.setattr(harness, "_right", {})
-    right = (Claim("it holds", None),)
-    monkeypatch.setattr(harness, "_judge", lambda task, _: judged.append(task) or CheckResult(task, right))
+    monkeypatch.setattr(
+        harness, "_judge", lambda task, _: judged.append(task) or [Claim("it holds", None if holds[task] else "no")]
+    )
     for task in ("pipe.1", "pipe.2", "pipe.3"):
         check(task)
     assert judged == ["pipe.1", "pipe.2", "pipe.3"]
     answer("changed = True\n", "pipe.py")
     check("pipe.3")
-    assert judged[3:] == ["pipe.1", "pipe.2", "pipe.3"]
+    assert judged[3:] == ["pipe.3", "pipe.1", "pipe.2"]
+
+
+# --- points ---------------------------------------------------------------------------------------
+
+MEAN, PLACE = Claim("the mean", core=True), Claim("in place")
+
+
+@pytest.mark.parametrize(
+    ("tried", "untried", "points"),
+    [
+        ([Claim("ended"), MEAN, PLACE], [], 12.0),
+        ([Claim("ended"), MEAN, Claim("in place", "moved")], [], 8.0),
+        ([Claim("ended"), Claim("the mean", "a sum", core=True)], [PLACE], 0.0),
+        ([Claim("ended"), MEAN, Claim("It runs to its end", "raised")], [PLACE], 8.0),
+        ([Claim("It can be imported", "raised")], [Claim("ended"), MEAN, PLACE], 0.0),
+    ],
+)
+def test_claims_have_equal_shares_of_the_points_and_none_without_the_core_one(tried, untried, points):
+    result = CheckResult("dp.4", tuple(tried), untried=tuple(untried), worth=12.0)
+    assert result.points == points
+    assert CheckResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+
+
+def test_what_could_not_be_judged_has_its_fault_as_finding_and_no_points():
+    result = CheckResult("dp.4", (MEAN,), worth=12.0, fault="its check took more than 1 s, and was ended")
+    assert (result.passed, result.points) == (False, 0.0)
+    assert result.findings == [result.fault] and repr(result).startswith(result.fault)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_each_task_has_one_core_claim_and_a_record_in_which_it_needs_tasks_before_it(task):
+    of = record(task)
+    assert sum(claim.core for claim in of.claims) == 1
+    assert {*of.needs} <= {*TASKS[: TASKS.index(task)]} and of.minutes > 0 and of.points > 0 and len(of.hints) == 3
+
+
+NOTHING = {  # does nothing, though some claims hold of it
+    "dp.1": "DataPartitioner.use = lambda self, rank: Partition(self.data, [])",
+    "dp.3": "def gather_scatter_gradients(model): pass",
+    "dp.4": "def average_gradients(model): pass",
+    "dp.5": "def ring_all_reduce(tensor): pass",
+    "pipe.1": "def split_module(modules): return [modules], [torch.device('cpu')]",
+    "pipe.4": "def prepare_pipeline_parallel(gpt2, split_size): return gpt2",
+    "shard.1": "ShardedOptimizer.step = lambda self, closure=None: closure() if closure else None",
+}
+
+
+@FILLED
+@pytest.mark.parametrize("task", NOTHING)
+def test_an_answer_that_does_nothing_has_no_points(task, answer):
+    answer(NOTHING[task] + "\n", task_file(task).name)
+    result = check(task)
+    assert not result.passed and result.points == 0
 
 
 def test_a_result_shows_the_claims_that_hold_and_what_is_wrong_with_the_one_that_does_not():

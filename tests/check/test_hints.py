@@ -7,11 +7,10 @@ import re
 
 import pytest
 
-from labkit.check import check, harness
-from labkit.check.harness import hints as read_hints
+from labkit.check import check, harness, record
 from labkit.todo import TASKS
 
-HINTS = read_hints()
+HINTS = {task: record(task).hints for task in TASKS}
 
 
 @pytest.fixture
@@ -20,7 +19,6 @@ def unfilled(answer):
 
 
 def test_each_of_a_tasks_three_hints_says_more_than_the_one_before_in_at_most_three_sentences_and_is_no_code():
-    assert list(HINTS) == list(TASKS)
     for hints in HINTS.values():
         assert sorted(hints, key=len) == list(hints) and len(hints) == 3
     for hint in itertools.chain(*HINTS.values()):

@@ -9,6 +9,7 @@ import re
 import signal
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,10 +17,12 @@ import pytest
 import warm_python
 
 from labkit import cli
-from labkit.course import grading, points
+from labkit.base.lab import PACKAGE
+from labkit.check import CheckResult, record
+from labkit.course import grading
 from labkit.course.archive import STUDENT_FILES
 from labkit.course.grading import grade_folder
-from labkit.course.judge import PACKAGE, Judge, TaskResult, claims_of, judge_in_copy
+from labkit.course.judge import Judge, judge_in_copy
 from labkit.course.points import Grade, Points, late_days
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +61,7 @@ def test_an_answer_that_rewrites_another_tasks_judge_is_named_and_touches_no_oth
     assert not first.passed and first.findings == [
         "it has changed the lab around it (labkit/check/pipe_2.py), so what its check says does not count"
     ]
-    assert second.passed and [text for text, _, _ in second.claims] == claims_of("pipe.2")
+    assert second.passed and second.claims == tuple(record("pipe.2").claims)
     assert (PACKAGE / "check/pipe_2.py").read_bytes() == judge_of_pipe_2
 
 
@@ -88,10 +91,27 @@ def test_after_an_answer_that_ends_its_judge_or_takes_too_long_the_next_one_is_j
     assert right.passed
 
 
+WRONG_CLOCKS = "\n\ndef clock_cycles(num_batches, num_partitions):\n    yield []\n"
+WRONG_CUT = "\n\ndef split_module(modules):\n    return [modules], [torch.device('cpu')]\n"
+WRONG_COMPUTE = "\n\nPipe.compute = lambda self, batches, schedule: None\n"
+
+
+@pytest.mark.slow
+def test_a_mistake_costs_the_points_of_its_own_task_alone(one_judge):
+    tasks = ["pipe.1", "pipe.2", "pipe.3", "pipe.4"]
+    files = with_code(WRONG_CLOCKS + WRONG_CUT, "labkit/pipe.py")
+    assert [each.passed for each in judge_in_copy(files, tasks, one_judge)] == [False, False, True, True]
+    files = with_code(WRONG_COMPUTE, "labkit/pipe.py")
+    third, fourth = judge_in_copy(files, tasks[2:], one_judge)
+    assert not third.passed and fourth.passed
+    assert third.first_finding.endswith("(judged with the lab's own split_module and clock_cycles)")
+    (seventh,) = judge_in_copy(with_code("\n\ndef assign_buckets(*_, **__):\n    return []\n"), ["dp.7"], one_judge)
+    assert seventh.passed
+
+
 # --- points ---------------------------------------------------------------------------------------
 
 DUE = datetime.datetime(2027, 3, 1, 12, tzinfo=datetime.UTC)
-TEXTS = [f"claim {n}" for n in range(4)]
 
 
 @pytest.mark.parametrize(
@@ -104,10 +124,9 @@ TEXTS = [f"claim {n}" for n in range(4)]
         ("whenever", 0, 10.0),
     ],
 )
-def test_late_days_beyond_the_free_ones_cost_their_fraction_of_the_points(packed, days, total, monkeypatch):
-    monkeypatch.setattr(points, "claims_of", lambda task: TEXTS)
+def test_late_days_beyond_the_free_ones_cost_their_fraction_of_the_points(packed, days, total):
     table = Points({"dp.1": 10}, DUE, free_days=1, per_day=0.2)
-    held = TaskResult("dp.1", True, [(text, "✓", "") for text in TEXTS], [], 1.0)
+    held = CheckResult("dp.1", tuple(record("dp.1").claims))
     assert late_days(packed, table) == days
     assert Grade("ada", packed=packed, results=[held]).total(table) == total
 
@@ -149,9 +168,9 @@ def judged_names(monkeypatch) -> list[str]:
             raise RuntimeError("no process for it")
         for task in tasks:
             wrong = "wrong" in first and task == "dp.6"
-            said = "<b>\ud800" * wrong  # what an answer raises may be any text
-            claims = [(text, "✗" if wrong and not n else "✓", said) for n, text in enumerate(claims_of(task))]
-            yield TaskResult(task, not wrong, claims, ["a, <b>\nand more"] * wrong, 1.5)
+            *others, last = record(task).claims
+            last = replace(last, wrong="<b>\ud800\nand more" if wrong else None)  # an answer may raise any text
+            yield CheckResult(task, (*others, last), seconds=1.5)
 
     monkeypatch.setattr(grading, "Judge", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(grading, "judge_in_copy", fake)
@@ -185,7 +204,9 @@ def test_one_broken_empty_or_huge_archive_never_touches_the_rest(tmp_path, judge
     assert {name: row["points"] for (name, task), row in found.items() if task == "total"} == {
         **{"ada": "20", "bob": "16.67", "empty": "0", "broken": "0", "huge": "0"}
     }
-    assert found["bob", "dp.6"]["claims"] == "2/3" and found["bob", "dp.6"]["first_finding"] == "a, <b>"
+    assert found["bob", "dp.6"]["claims"] == "2/3" and found["bob", "dp.6"]["first_finding"].endswith(
+        "as it is: <b>\\ud800"
+    )
     assert found["bob", "total"]["seconds"] == "3"
     assert "more than 1,048,576 bytes" in found["huge", "total"]["first_finding"]
     assert str(tmp_path) not in (tmp_path / "grades/grades.csv").read_text()
@@ -225,13 +246,13 @@ def test_the_class_page_says_how_often_each_claim_failed_and_links_each_students
         put(tmp_path, name, "# right" if name == "ada" else "# wrong")
     grade_folder(tmp_path, TABLE, tmp_path / "out", say=lambda _: None)
     page = (tmp_path / "out/index.html").read_text()
-    assert f'<th>dp.6</th><td>2</td><td></td><td class="text">{claims_of("dp.6")[0]}</td>' in page
+    assert f'<th>dp.6</th><td>2</td><td></td><td class="text">{record("dp.6").claims[-1].text}</td>' in page
     links = re.findall(r'href="([^"]+)"', page)
     assert len(links) == 3
     students_pages = {path.name: path.read_text() for path in (tmp_path / "out/students").iterdir()}
     assert "bob%20%26%20co.html" in " ".join(links) and "bob & co.html" in students_pages
     eve = students_pages["<i>eve.html"]
-    assert "<h1>&lt;i&gt;eve</h1>" in eve and "<pre>&lt;b&gt;\\ud800</pre>" in eve and "<b>" not in eve
+    assert "<h1>&lt;i&gt;eve</h1>" in eve and "<pre>&lt;b&gt;\\ud800" in eve and "<b>" not in eve
     assert "16.67 of 20 points" in eve
 
 

@@ -14,9 +14,9 @@ import warm_python
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from labkit import cli
+from labkit.check import CheckResult, Claim
 from labkit.course import archive, student, submission
 from labkit.course.archive import STUDENT_FILES, read_submission
-from labkit.course.judge import TaskResult
 from labkit.course.student import write_student_edition
 
 ROOT = Path(__file__).parents[2]
@@ -30,11 +30,8 @@ in_the_marked_source = pytest.mark.skipif(not SOLVED, reason="a student edition 
 WRONG: set[str] = set()  # tasks that the fake judge finds wrong
 
 
-def judged(task: str) -> TaskResult:
-    place = f"at {submission.REPOSITORY}"
-    return TaskResult(
-        task, task not in WRONG, [("It ends", "✗", place)] * (task in WRONG), [place] * (task in WRONG), 1
-    )
+def judged(task: str) -> CheckResult:
+    return CheckResult(task, (Claim("It ends", f"at {os.getcwd()}" if task in WRONG else None),))
 
 
 @pytest.fixture
@@ -46,7 +43,6 @@ def lab(tmp_path, monkeypatch):
     for name in STUDENT_FILES:
         shutil.copy(ROOT / name, folder / name)
     WRONG.clear()
-    monkeypatch.setattr(submission, "REPOSITORY", folder)
     monkeypatch.setattr(submission, "Judge", contextlib.nullcontext)
     monkeypatch.setattr(submission, "judge_in_copy", lambda files, tasks, judge: [judged(task) for task in tasks])
     monkeypatch.chdir(folder)

@@ -113,6 +113,41 @@ def test_a_hub_that_never_answers_is_asked_once_and_given_up(monkeypatch):
             silent.accept()
 
 
+def swedish(split, source):
+    return data.translation(split, source, ("sv", "en"))
+
+
+SWEDISH = [{"sv": "En hund.", "en": "A dog."}, {"sv": "En till.", "en": "Another."}]
+FORMS = {
+    "two files": {"train.sv": text("En hund.", "En till."), "train.en": text("A dog.", "Another.")},
+    "columns": {"train.jsonl": text(*map(json.dumps, SWEDISH))},
+    "tab-separated columns": {"train.tsv": text("en\tsv", "A dog.\tEn hund.", "Another.\tEn till.")},
+    "a translation column": {"train.jsonl": text(*(json.dumps({"translation": pair}) for pair in SWEDISH))},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_two_other_languages_are_read_from_files_or_columns_named_by_them_in_the_order_asked_for(form, tmp_path):
+    write(tmp_path, FORMS[form])
+    found = swedish("train", str(tmp_path))
+    assert found == SWEDISH and [*found[0]] == ["sv", "en"]
+
+
+@pytest.mark.parametrize(
+    ("languages", "said"),
+    [
+        (("sv", "en"), "what ships with the lab is German and English, not sv and en: name a folder"),
+        (("en",), "languages are 'en', expected two codes"),
+        (("en", "en"), "languages are 'en en', expected two codes"),
+        (("e/n", "de"), "languages are 'e/n de', expected two codes"),
+    ],
+)
+def test_languages_that_are_not_two_or_not_there_are_refused(languages, said, monkeypatch):
+    monkeypatch.delenv("LABKIT_DATA", raising=False)
+    with pytest.raises(ValueError, match=said):
+        data.translation("train", "auto", languages)
+
+
 PACKED = gzip.compress(text(*[pair["de"] for pair in PAIRS] * 100))
 DE, EN = text("Ein Hund.", "Noch einer."), text("A dog.", "Another.")
 tsv = partial(text, HEADER, *LINES)
@@ -132,6 +167,9 @@ REFUSALS = [
     (data.translation, {"train.de": DE}, r"train\.de is there without its partner"),
     (data.translation, {"train.jsonl": '{"source": "a"}'}, "columns source; expected 'translation', or 'de' and 'en'"),
     (data.translation, {}, r"no sentence pairs of the train split; expected train\.de"),
+    (swedish, {"train.sv": DE}, r"train\.sv is there without its partner; expected train\.sv and train\.en"),
+    (swedish, {"train.jsonl": '{"de": "a", "en": "b"}'}, "columns de, en; expected 'translation', or 'sv' and 'en'"),
+    (swedish, {"train.jsonl": '{"translation": {"de": "a", "en": "b"}}'}, "row 0: there is no 'sv'; it has de, en"),
 ]
 
 
