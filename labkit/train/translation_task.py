@@ -54,9 +54,6 @@ class TranslateConfig:
     """
 
     source: str = option("auto", "auto, shipped, hub, a folder, or a data set's name on the hub")
-    languages: list[str] = option(  # noqa: RUF009  (it is a field)
-        ["de", "en"], "from which and into which, as the data's files or columns are named"
-    )
     size: str = option("mini", "of the model", choices=models.GPT2_SIZES)
     vocab_size: int = option(1000, "tokens of the byte-level BPE")
     max_length: int = option(128, "tokens of a pair, at most", "--model-max-length")
@@ -74,6 +71,9 @@ class TranslateConfig:
     n_devices: int = option(2, "devices that one process drives; --world-size says it, too")
     n_layer: int | None = option(None, "blocks of the model; None: as many as its size has")
     output_dir: str = option("", "folder for the results; runs/translate-DATE-TIME without this", "--out")
+    languages: list[str] = option(  # noqa: RUF009  (it is a field)
+        ["de", "en"], "from which and into which, as the data's files or columns are named"
+    )
 
     def __post_init__(self) -> None:
         check_options(self, _BOUNDS)
