@@ -145,7 +145,7 @@ def test_with_the_extra_lab_the_first_notebook_runs(with_lab):
     notebooks = with_lab.folder / "notebooks"
     notebooks.mkdir()
     # A student edition has no stored guesses.
-    for name in ("00_start_here.ipynb", "questions.toml", "figures.toml", "guesses.json"):
+    for name in ("00_start_here.ipynb", "questions.toml", "figures.toml", "conclusions.toml", "guesses.json"):
         if (PROJECT / "notebooks" / name).exists():
             shutil.copy(PROJECT / "notebooks" / name, notebooks)
     arguments = ["--timeout", "300", "--output", "ran.ipynb", "notebooks/00_start_here.ipynb"]

@@ -33,6 +33,7 @@ def served(browser_there: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
     from lab import jupyter_server  # not for the whole file: where GPU tests run alone there is no Jupyter
 
     folder = tmp_path_factory.mktemp("lab")
+    (folder / "notebooks").mkdir()  # so it is a lab, and answers stay in it
     with jupyter_server(folder) as (url, token):
         yield url, token, folder
 
