@@ -1,5 +1,6 @@
 """Show in a notebook's cell what the lab's files say, and measure what several notebooks need.
 
+turns               ways to do a step take turns: one loop, and what is read off it
 listings            the code of student files, or where it is to be written
 diffs               a file as its diff to another one
 ladder              the files of examples/, run and compared
