@@ -68,6 +68,9 @@ def _run(arguments: Sequence[str]) -> int:
     )
     command.add_argument("--limit", type=float, metavar="SECONDS", help="time limit for a task; by default 180")
     command.add_argument("--points", metavar="FILE", type=Path, help="points and late days: see docs/instructor.md")
+    command = _add(commands, "guesses", _guesses, "show what a class guessed: a page with a histogram a question")
+    command.add_argument("folder", metavar="FOLDER", type=Path, help="archives from labkit submit --with-guesses")
+    command.add_argument("--out", metavar="FILE", type=Path, help="by default FOLDER/guesses.html")
     command = _add(commands, "student", _student, "write the student edition of this repository")
     command.add_argument("directory", metavar="DIR", help="a new or empty directory, outside the repository")
     command = _add(
@@ -192,6 +195,18 @@ def _grade(args: argparse.Namespace) -> int:
         print("\ninterrupted: the same command goes on from here", file=sys.stderr)
         return 130
     print(f"{out / 'index.html'} and {out / 'grades.csv'} have the grades")
+    return 0 if complete else 1
+
+
+def _guesses(args: argparse.Namespace) -> int:
+    from labkit.course.class_guesses import write_page
+
+    out = args.out or args.folder / "guesses.html"
+    try:
+        complete = write_page(args.folder, out, _say)
+    except (ValueError, OSError) as error:
+        return _refuse(f"guesses: {error}")
+    print(f"{out} has the class's guesses")
     return 0 if complete else 1
 
 

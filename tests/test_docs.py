@@ -36,7 +36,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
     """As one script: what a block makes, the next may use."""
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks(page, "python")), encoding="utf-8")
-    variables = {"MPLBACKEND": "Agg", "LABKIT_STATIC": "1", "PYTHONPATH": str(PROJECT)}
+    variables = {"MPLBACKEND": "Agg", "LABKIT_STATIC": "1", "PYTHONPATH": str(PROJECT), "LABKIT_FIGURES": str(tmp_path)}
     done = warm_python.run(script, folder=PROJECT, **variables)
     assert done.returncode == 0, done.stderr
 

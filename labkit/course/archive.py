@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from labkit.todo import TASKS, task_file
 
 STUDENT_FILES = tuple(dict.fromkeys(f"labkit/{task_file(task).name}" for task in TASKS))
 MANIFEST = "manifest.json"
+GUESSES, QUESTIONS = "guesses.json", "notebooks/questions.toml"  # what was guessed, and what was asked
 MAX_PACKED_BYTES = 10_000_000  # of a file that is packed
 MAX_READ_BYTES = 1 << 20  # of a student's file or the manifest, unpacked
 MAX_ARCHIVE_BYTES = 200_000_000  # the list of a zip file's members is read whole
@@ -80,20 +81,28 @@ def read_submission(archive: Path) -> Submission:
     Raises ValueError, with what to do, for a file that cannot be read as such an archive: damaged,
     encrypted, too large, packed by another method than zip's usual one, or without a student file.
     """
-    try:
-        if archive.stat().st_size > MAX_ARCHIVE_BYTES:
-            raise ValueError(f"it has more than {MAX_ARCHIVE_BYTES / 1e6:.0f} MB")
-        with zipfile.ZipFile(archive) as members:
-            there = {name: _members(members, name) for name in (*STUDENT_FILES, MANIFEST)}
-            found = {name: _content(members, infos[0]) for name, infos in there.items() if infos}
-    except OSError as error:
-        raise ValueError(f"{archive} cannot be read: {error.strerror or error}") from None
-    except Exception as error:  # of a damaged zip file, zipfile raises nearly anything
-        raise ValueError(f"{archive} cannot be read as a zip archive: {error or type(error).__name__}") from None
+    found, there = read_members(archive, (*STUDENT_FILES, MANIFEST))
     manifest = _manifest(found.pop(MANIFEST, b""))
     if not found:
         raise ValueError(f"{archive} has neither {' nor '.join(STUDENT_FILES)}: expected an archive from labkit submit")
     return Submission(found, manifest, [*_remarks(found, manifest, there)])
+
+
+def read_members(archive: Path, names: Iterable[str]) -> tuple[dict[str, bytes], dict[str, list[zipfile.ZipInfo]]]:
+    """Return these files of an archive, and the members of each name; nothing else is unpacked.
+
+    Raises ValueError as :func:`read_submission`.
+    """
+    try:
+        if archive.stat().st_size > MAX_ARCHIVE_BYTES:
+            raise ValueError(f"it has more than {MAX_ARCHIVE_BYTES / 1e6:.0f} MB")
+        with zipfile.ZipFile(archive) as members:
+            there = {name: _members(members, name) for name in names}
+            return {name: _content(members, infos[0]) for name, infos in there.items() if infos}, there
+    except OSError as error:
+        raise ValueError(f"{archive} cannot be read: {error.strerror or error}") from None
+    except Exception as error:  # of a damaged zip file, zipfile raises nearly anything
+        raise ValueError(f"{archive} cannot be read as a zip archive: {error or type(error).__name__}") from None
 
 
 def _members(members: zipfile.ZipFile, name: str) -> list[zipfile.ZipInfo]:

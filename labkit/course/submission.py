@@ -23,7 +23,7 @@ from labkit.base.lab import Lab, lab
 from labkit.base.texts import listed
 from labkit.check import CheckResult
 from labkit.course import assignments
-from labkit.course.archive import MANIFEST, STUDENT_FILES, Archive, Submission
+from labkit.course.archive import GUESSES, MANIFEST, QUESTIONS, STUDENT_FILES, Archive, Submission
 from labkit.course.grading import broken_rules, print_results
 from labkit.course.judge import Judge, judge_in_copy
 from labkit.course.notebooks import not_run, number_of, waiting
@@ -67,7 +67,8 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
         _add_notebooks(archive, request, passed)
         archive.add_files(*FILES)
         if request.with_guesses:
-            archive.add("guesses.json", (here.answers / "guesses.json").read_bytes())
+            archive.add(GUESSES, (here.answers / GUESSES).read_bytes())
+            archive.add_file(here.notebooks / "questions.toml", QUESTIONS)
         layout.add(archive)
         _add_report(archive, Path(scratch), request)
         manifest = _manifest(request, packed, archive, results)
@@ -111,7 +112,7 @@ def _check_request(request: Request, here: Lab) -> None:
         raise ValueError(f"there is no folder {request.out.parent}: make it first")
     if os.path.lexists(request.out) and not (request.out.is_file() and zipfile.is_zipfile(request.out)):
         raise FileExistsError(f"{request.out} is not an archive, and only one is replaced: name another file")
-    if request.with_guesses and not (here.answers / "guesses.json").is_file():
+    if request.with_guesses and not (here.answers / GUESSES).is_file():
         raise ValueError("--with-guesses: there are none yet; they come with the notebooks' questions")
     tempfile.TemporaryFile(dir=request.out.parent).close()
 

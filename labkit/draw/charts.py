@@ -17,13 +17,22 @@ from matplotlib.ticker import LogFormatter
 from labkit.base.formats import emulated
 from labkit.base.texts import listed
 from labkit.draw.marks import lines_at, mark_guess
-from labkit.draw.palette import GRID, INK, MEASURED, SOURCES, bar_styles, darker, line_styles, source_of
-from labkit.draw.picture import attach, house_style, new_axes, put_legend_right
+from labkit.draw.palette import (
+    GRID,
+    INK,
+    MEASURED,
+    SOURCES,
+    bar_styles,
+    darker,
+    line_styles,
+    on_page,
+    own_colours,
+    source_of,
+)
+from labkit.draw.picture import attach, behind, figure_size, house_style, new_axes, put_legend_right, scaled
 
 __all__ = ["bars", "by_source", "curve", "curves", "lines_at", "mark_guess", "one_legend", "panels"]
 
-_ERROR_BARS = {"capsize": 3, "elinewidth": 1, "ecolor": INK}
-_BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # a number
 _CHARACTERS_PER_IN = 16  # of what stands under the axes
 _MARKED = 24  # points of a line that all have a marker
 
@@ -31,7 +40,11 @@ _MARKED = 24  # points of a line that all have a marker
 def panels(*widths: float, height_in: float = 4.0) -> list[Axes]:
     """Return axes next to each other in one figure, each with its share of a page: panels(2, 3)."""
     with house_style():
-        look: dict[str, Any] = {"figsize": (12.0, height_in), "layout": "constrained", "width_ratios": widths}
+        look: dict[str, Any] = {
+            "figsize": figure_size(12.0, height_in),
+            "layout": "constrained",
+            "width_ratios": widths,
+        }
         return list(plt.subplots(1, len(widths), squeeze=False, **look)[1][0])
 
 
@@ -52,6 +65,7 @@ def bars(
     label: str = "",
     log: bool = False,
     note: str = "",
+    colors: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw a table of one row per bar: a cluster per ``group``, in it a bar per ``series``.
@@ -62,9 +76,10 @@ def bars(
     interval around it. ``label`` says what the value is and in which unit. With ``log`` the axis is
     logarithmic. A series whose name begins with "your guess", "predicted", "measured" or
     "published" looks as that source does in every picture: see :mod:`labkit.draw.palette`.
+    ``colors`` are colours by series in place of the lab's.
 
     Raises ValueError for a missing column, an empty table, a value that is missing, two rows for
-    one bar, or an interval that its value lies outside of.
+    one bar, an interval that its value lies outside of, or colours of what is not drawn.
     """
     errors, keys = _names(error), [group] if series is None else [group, series]
     check_columns(table, "bars(table)", keys, [value, *errors])
@@ -74,7 +89,8 @@ def bars(
         raise ValueError(f"bars(table): two rows for one bar; expected one row per {listed(keys)}")
     groups = list(table[group].unique())
     names = [""] if series is None else [str(name) for name in table[series].unique()]
-    styles = bar_styles(names)
+    with house_style():
+        styles = bar_styles(names, colors)
     keyed = table.groupby(group)[series].agg(lambda own: [*map(str, own)]) if series else None
     there = {entry: [name for name in names if keyed is None or name in keyed[entry]] for entry in groups}
     width = 0.8 / max(map(len, there.values()))
@@ -86,7 +102,7 @@ def bars(
             x = [groups.index(entry) + _place_in_cluster(there[entry], name) * width for entry in rows[group]]
             ends = _ends(rows, value, errors, "bars(table)")
             look = styles[name].face()
-            drawn = ax.bar(x, rows[value], 0.92 * width, yerr=ends, label=name, error_kw=_ERROR_BARS, **look)
+            drawn = ax.bar(x, rows[value], 0.92 * width, yerr=ends, label=name, error_kw=_error_bars(), **look)
             numbers = [f"{number:.3g}" if number < 1000 else f"{number:,.0f}" for number in rows[value]]
             tops = rows[value].clip(lower=0) if ends is None else (rows[value] + np.nan_to_num(ends[1])).clip(lower=0)
             label_above(
@@ -100,6 +116,10 @@ def bars(
     return ax
 
 
+def _error_bars() -> dict[str, Any]:
+    return {"capsize": 3, "elinewidth": 1, "ecolor": on_page(INK)}
+
+
 @contextlib.contextmanager
 def chart(
     ax: Axes | None, width_in: float, height_in: float = 3.6, *, x: str = "", y: str, note: str
@@ -108,7 +128,7 @@ def chart(
     with house_style():
         ax = ax or new_axes(width_in, height_in)
         yield ax
-        ax.grid(axis="y", color=GRID, linewidth=0.6)
+        ax.grid(axis="y", color=on_page(GRID), linewidth=0.6)
         ax.set_ylabel(y)
         ax.set_xlabel("\n".join([*([x] if x else []), *textwrap.wrap(note, _characters_across(ax))]))
         if len(ax.get_legend_handles_labels()[1]) > 1:  # or else the axis says it all
@@ -116,13 +136,14 @@ def chart(
 
 
 def label_bars(ax: Axes, bars: BarContainer, labels: Sequence[str], points: float, **place: Any) -> None:
-    """Write a label over each bar, on white, or a line or a hatching would run through it."""
-    ax.bar_label(bars, labels, padding=3, fontsize=points, color=INK, bbox=_BEHIND, **place)
+    """Write a label over each bar, on a ground, or a line or a hatching would run through it."""
+    ax.bar_label(bars, labels, padding=3, fontsize=scaled(points), color=on_page(INK), bbox=behind(), **place)
 
 
 def label_above(ax: Axes, bars: BarContainer, labels: Sequence[str], tops: Sequence[float], points: float) -> None:
     """Write a label above each bar and its line, also of a negative one: not at the line's foot."""
-    look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": points, "color": INK, "bbox": _BEHIND}
+    look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": scaled(points), "color": on_page(INK)}
+    look["bbox"] = behind()
     for bar, label, top in zip(bars, labels, tops, strict=True):
         middle = bar.get_x() + bar.get_width() / 2
         ax.annotate(label, (middle, top), xytext=(0, 3), textcoords="offset points", **look)
@@ -138,7 +159,7 @@ def label_groups(ax: Axes, groups: Sequence[Any]) -> None:
 
 def _characters_across(ax: Axes) -> int:
     """Return how many characters fit next to each other under the axes."""
-    return int(_CHARACTERS_PER_IN * ax.bbox.width / ax.get_figure().dpi)  # type: ignore[union-attr]
+    return int(_CHARACTERS_PER_IN * ax.bbox.width / scaled(ax.get_figure().dpi))  # type: ignore[union-attr]
 
 
 def _place_in_cluster(names: list[str], name: str) -> float:
@@ -146,25 +167,22 @@ def _place_in_cluster(names: list[str], name: str) -> float:
     return names.index(name) - (len(names) - 1) / 2
 
 
-def by_source(
-    numbers: Mapping[str, Mapping[str, Any]], *, label: str, note: str = "", log: bool = False, ax: Axes | None = None
-) -> Axes:
+def by_source(numbers: Mapping[str, Mapping[str, Any]], *, label: str, **look: Any) -> Axes:
     """Draw bars of the same quantity from several sources: guessed, predicted, measured, published.
 
         by_source({"your guess": {"weak": 2.0}, "measured": {"weak": 1.4}}, label="times as fast")
 
     ``numbers`` has a number per source and group, and need not have each. A number with an interval
     is ``(median, low, high)``, as :func:`labkit.stats.interval` returns it. A guess may be what
-    ``guess(...)`` returned; one that was not given is left out.
-
-    Raises ValueError where there are no numbers, or one lies outside of its interval.
+    ``guess(...)`` returned; one that was not given is left out. ``look`` is as for :func:`bars`,
+    which draws them and raises what it raises.
     """
     rows = [(group, source, *number) for source, group, *number in _numbers_of(numbers)]
     columns = ["group", "source", label, "low", "high"]
     table = pd.DataFrame(rows, columns=columns).sort_values(
         "group", kind="stable", key=lambda column: column.map(list(dict.fromkeys(row[0] for row in rows)).index)
     )
-    return bars(table, group="group", series="source", value=label, error=("low", "high"), note=note, log=log, ax=ax)
+    return bars(table, group="group", series="source", value=label, error=("low", "high"), **look)
 
 
 def _numbers_of(numbers: Mapping[Any, Mapping[Any, Any]]) -> Iterator[tuple[Any, Any, float, float, float]]:
@@ -219,6 +237,7 @@ def curve(
     ticks: Mapping[float, str] | Collection[float] | None = None,
     note: str = "",
     steps: bool = False,
+    colors: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw a table of one row per point: ``y`` over ``x``, and dashed what was predicted.
@@ -232,10 +251,10 @@ def curve(
     a value holds until the next one, and nothing has markers. A line of which
     the series' name says that it was predicted ("formula", "ring, simulated") is dashed; ``source``
     says where the lines come from whose names do not: ``"measured"``, ``"predicted"`` or
-    ``"published"``.
+    ``"published"``. ``colors`` are colours by what the legend says, in place of the lab's.
 
     Raises ValueError for a missing column, an empty table, a value that is missing, an unknown
-    source, or an interval that its value lies outside of.
+    source, an interval that its value lies outside of, or colours of what is not drawn.
     """
     errors = _names(error)
     numbers = [x, y, *errors, *([predicted] if predicted else [])]
@@ -243,21 +262,23 @@ def curve(
     if source not in SOURCES:
         raise ValueError(f"curve(table): source is {source!r}, expected one of {', '.join(SOURCES)}")
     lines = [(str(name), rows) for name, rows in table.groupby(series, sort=False)] if series else [(source, table)]
-    styles = line_styles([name for name, _ in lines], source)
+    word = predicted if predicted and source_of(predicted) else "predicted"  # such as "fitted", "formula"
+    ahead = {name: f"{name}, {word}" if series else word for name, _ in lines} if predicted else {}
+    own = own_colours(colors, [*dict(lines), *ahead.values()])
     with chart(ax, 7.0, x=x_label or x, y=y_label or y, note=emulated(table, note=note)) as ax:
+        styles = line_styles([name for name, _ in lines], source)
         for name, rows in lines:
             rows, style = rows.sort_values(x), styles[name]
             ends = _ends(rows, y, errors, "curve(table)")
-            look: dict[str, Any] = {"color": style.edge, "linestyle": style.line, "capsize": 3}
+            look: dict[str, Any] = {"color": own.get(name, style.edge), "linestyle": style.line, "capsize": 3}
             look |= {"marker": style.marker, "markersize": 10 if style.marker == "*" else 5}
             look |= {"markevery": 0.06 if len(rows) > _MARKED else 1}  # of the diagonal
             look |= {"marker": "", "drawstyle": "steps-post"} if steps else {}
             ax.errorbar(rows[x], rows[y], yerr=ends, label=name, linewidth=1.4, **look)
             if predicted:
-                word = predicted if source_of(predicted) else "predicted"  # such as "fitted", "formula"
-                label = f"{name}, {word}" if series else word
-                ahead = darker(style.edge) if series else SOURCES["predicted"].edge
-                ax.plot(rows[x], rows[predicted], color=ahead, linestyle="--", linewidth=1.2, label=label, zorder=3)
+                colour = darker(style.edge) if series else on_page(SOURCES["predicted"].edge)
+                look = {"color": own.get(ahead[name], colour), "linestyle": "--", "linewidth": 1.2, "zorder": 3}
+                ax.plot(rows[x], rows[predicted], label=ahead[name], **look)
         _scale(ax, log)
         if ticks is not None:
             named = ticks if isinstance(ticks, Mapping) else {position: f"{position:g}" for position in ticks}
@@ -280,7 +301,7 @@ def curves(numbers: Mapping[str, Mapping[float, Any]], *, x: str, y: str, **look
 
 
 def _scale(ax: Axes, log: str) -> None:
-    ax.grid(axis="x", color=GRID, linewidth=0.6)
+    ax.grid(axis="x", color=on_page(GRID), linewidth=0.6)
     if "x" in log:
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter("{x:g}")

@@ -35,7 +35,7 @@ from labkit.base.units import size_of
 from labkit.base.words import words
 from labkit.draw import charts, timelines
 from labkit.draw.layout import from_zero
-from labkit.draw.picture import figure_of, house_style, save
+from labkit.draw.picture import figure_of, house_style, save, scaled
 from labkit.stats import Interval, interval
 
 TOGETHER = "together"
@@ -212,7 +212,7 @@ def _mark(drawn: Axes | Figure, entry: _Numbers, guess: Any, at: Mapping[str, fl
     figure = figure_of(drawn, "show")
     if title := entry.get("title"):
         with house_style():
-            figure.suptitle(title, fontsize=11)
+            figure.suptitle(title, fontsize=scaled(11))
     axis = entry.get("lines_across", "y")
     size = size_of(entry.get(f"{axis}_unit", ""))
     if lines := {name: value / size for name, value in at.items()} | entry.get("lines", {}):

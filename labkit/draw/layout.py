@@ -35,6 +35,11 @@ def row_word(*tables: pd.DataFrame) -> str:
     return next((table.attrs["row"] for table in tables if "row" in table.attrs), RANK)
 
 
+def unit_label(*tables: pd.DataFrame) -> str:
+    """Return what the axis of these tables is called where their times are not seconds, or ""."""
+    return next((table.attrs["time"] for table in tables if "time" in table.attrs), "")
+
+
 def from_zero(events: pd.DataFrame) -> pd.DataFrame:
     """Return the same table with its first span at 0."""
     start = events["start_s"].min()

@@ -14,8 +14,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from labkit.base.texts import listed
-from labkit.draw.palette import GUESS, MUTED, SOURCES, source_of
-from labkit.draw.picture import attach, drawn_columns, house_style, put_legend_right
+from labkit.draw.palette import GUESS, MUTED, SOURCES, ground, on_page, source_of
+from labkit.draw.picture import attach, behind, drawn_columns, house_style, put_legend_right, scaled
 
 _HALF_GROUP = 0.45  # of the room that a group of bars takes
 
@@ -77,27 +77,31 @@ def _number(value: Any) -> float | None:
     return float(value)
 
 
-_DOTS: dict[str, Any] = {"color": SOURCES[GUESS].edge, "linestyle": ":", "linewidth": 1.6, "label": GUESS}
-_STAR: dict[str, Any] = {"color": SOURCES[GUESS].edge, "marker": "*", "markersize": 13, "label": GUESS, "zorder": 5}
-_STAR |= {"markeredgecolor": "white", "markeredgewidth": 0.7, "clip_on": False}
+def _dots() -> dict[str, Any]:
+    return {"color": SOURCES[GUESS].on_page().edge, "linestyle": ":", "linewidth": 1.6, "label": GUESS}
+
+
+def _star() -> dict[str, Any]:
+    look = {"color": SOURCES[GUESS].on_page().edge, "marker": "*", "markersize": scaled(13), "label": GUESS}
+    return look | {"zorder": 5, "markeredgecolor": ground(), "markeredgewidth": 0.7, "clip_on": False}
 
 
 def _draw_line(ax: Axes, value: float, axis: str) -> dict[str, object]:
     if axis not in ("x", "y"):
         raise ValueError(f"mark_guess: axis is {axis!r}, expected 'x' or 'y'")
     draw = ax.axvline if axis == "x" else ax.axhline
-    draw(_shown(ax, axis, value), zorder=4, **_DOTS)
+    draw(_shown(ax, axis, value), zorder=4, **_dots())
     return {axis: value}
 
 
 def _draw_across(ax: Axes, value: float, position: float) -> dict[str, object]:
     ends = [position - _HALF_GROUP, position, position + _HALF_GROUP]
-    ax.plot(ends, 3 * [_shown(ax, "y", value)], markevery=[1], **_STAR | _DOTS)
+    ax.plot(ends, 3 * [_shown(ax, "y", value)], markevery=[1], **_star() | _dots())
     return {"y": value}
 
 
 def _draw_star(ax: Axes, x: float, y: float) -> dict[str, object]:
-    ax.plot(_shown(ax, "x", x), _shown(ax, "y", y), linestyle="", **_STAR)
+    ax.plot(_shown(ax, "x", x), _shown(ax, "y", y), linestyle="", **_star())
     return {"x": x, "y": y}
 
 
@@ -132,20 +136,24 @@ def lines_at(ax: Axes, values: Mapping[str, float], *, axis: str = "y") -> Axes:
     """
     if axis not in ("x", "y"):
         raise ValueError(f"lines_at: axis is {axis!r}, expected 'x' or 'y'")
-    for name, value in values.items():
-        source = source_of(name)
-        colour = SOURCES[source].edge if source else MUTED
-        line: dict[str, Any] = {"color": colour, "linewidth": 1, "linestyle": "-." if source else "--", "zorder": 1.5}
-        ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.4, "alpha": 0.8}
-        look: dict[str, Any] = {"fontsize": 8, "color": colour, "zorder": 4, "bbox": ground}
-        look["textcoords"] = "offset points"
-        if axis == "y":
-            ax.axhline(value, **line)
-            ax.annotate(name, (0.0, value), (3, 3), xycoords=("axes fraction", "data"), va="bottom", **look)
-        else:
-            ax.axvline(value, **line)
-            x, _ = ax.transAxes.inverted().transform(ax.get_xaxis_transform().transform((value, 0.0)))
-            look |= {"va": "top", "rotation": 90, "ha": "right" if x > 0.9 else "left"}  # beyond it is the legend
-            aside = -3 if x > 0.9 else 3
-            ax.annotate(name, (value, 1.0), (aside, -3), xycoords=("data", "axes fraction"), **look)
+    with house_style():
+        for name, value in values.items():
+            _draw_named_line(ax, name, value, axis)
     return ax
+
+
+def _draw_named_line(ax: Axes, name: str, value: float, axis: str) -> None:
+    source = source_of(name)
+    colour = on_page(SOURCES[source].edge if source else MUTED)
+    line: dict[str, Any] = {"color": colour, "linewidth": 1, "linestyle": "-." if source else "--", "zorder": 1.5}
+    look: dict[str, Any] = {"fontsize": scaled(8), "color": colour, "zorder": 4, "bbox": behind(0.4, alpha=0.8)}
+    look["textcoords"] = "offset points"
+    if axis == "y":
+        ax.axhline(value, **line)
+        ax.annotate(name, (0.0, value), (3, 3), xycoords=("axes fraction", "data"), va="bottom", **look)
+    else:
+        ax.axvline(value, **line)
+        x, _ = ax.transAxes.inverted().transform(ax.get_xaxis_transform().transform((value, 0.0)))
+        look |= {"va": "top", "rotation": 90, "ha": "right" if x > 0.9 else "left"}  # beyond it is the legend
+        aside = -3 if x > 0.9 else 3
+        ax.annotate(name, (value, 1.0), (aside, -3), xycoords=("data", "axes fraction"), **look)

@@ -21,9 +21,9 @@ from matplotlib.ticker import MaxNLocator
 
 from labkit.draw import palette
 from labkit.draw.layout import TimeAxis
-from labkit.draw.palette import Style, darker, shade, styles_of, text_colour, words_of
+from labkit.draw.palette import Style, darker, on_page, shade, styles_of, text_colour, words_of
 from labkit.draw.panel import EventsPanel, GridPanel, Label, Panel
-from labkit.draw.picture import PAGE_IN, attach, house_style, put_legend_right
+from labkit.draw.picture import PAGE_IN, attach, figure_of, figure_size, house_style, put_legend_right, scaled
 
 _SIDE_BY_SIDE: dict[Any, Any] = {tuple: HandlerTuple(ndivide=None, pad=0)}  # for a legend with legend_entries in it
 _NARROW_PT = 3.0  # a bar narrower than this has no edge, and no hatching
@@ -32,7 +32,6 @@ _HAIR_PT = 0.3  # at least so wide is a bar
 _LETTERS_PT = (5.0, 8.0)  # the least and the largest letters in bars
 _LONG_PT = 7.0  # the least letters of long labels
 _LABEL_PT = 10.5  # the least distance of two labels of ranks
-_STEPS: dict[str, Any] = {"facecolor": palette.KEPT, "edgecolor": palette.KEPT_EDGE, "linewidth": 0.5}
 _MAX_NUMBERS = 1000  # labels inside bars: with more, drawing slows down and none can be read
 _MARGIN = 0.12  # rows, above the first and below the last
 # In a figure of panels, inches: a row, all rows together at most, titles, names of columns, an
@@ -53,59 +52,84 @@ class Look(NamedTuple):
     time: TimeAxis
 
     @classmethod
-    def of(cls, panels: Iterable[Panel], time: TimeAxis) -> Look:
+    def of(cls, panels: Iterable[Panel], time: TimeAxis, colors: Mapping[str, Any] | None = None) -> Look:
         bars = pd.concat([panel.bars[["name", "chunk"]] for panel in panels])
-        return cls(styles_of(set(bars["name"])), 1 + max(bars["chunk"], default=0), time)
+        styles = {name: style.on_page() for name, style in styles_of(set(bars["name"]), colors).items()}
+        return cls(styles, 1 + max(bars["chunk"], default=0), time)
 
     def fill(self, name: str, chunk: int) -> str:
         return shade(self.styles[name].colour, chunk, self.n_chunks)
 
 
 def panel_figure(
-    panels: Sequence[Panel], axis: TimeAxis | None = None, note: str = "", data: Sequence[pd.DataFrame] = ()
+    panels: Sequence[Panel],
+    axis: TimeAxis | None = None,
+    note: str = "",
+    data: Sequence[pd.DataFrame] = (),
+    *,
+    ax: Axes | Sequence[Axes] | None = None,
+    colors: Mapping[str, Any] | None = None,
 ) -> Figure:
-    """Return a figure of panels one under the other, with a legend above and a ``note`` below.
+    """Draw panels one under the other, with a legend above and a ``note`` below.
 
     A panel lies on its own axis, or without one on ``axis``; grids lie under their columns. Rows of
-    all panels are of one height, and a second of one axis is as wide in each.
+    all panels are of one height, and a second of one axis is as wide in each. With ``ax``, one for
+    each panel, they are drawn there, and the legend stands to the right of the first.
 
     What is drawn can be saved as CSV (:func:`labkit.draw.save`): ``data``, a table a panel, or else
-    the bars of all panels.
+    the bars of all panels. ``colors`` are colours by name in place of the lab's.
+
+    Raises ValueError for another number of axes, and for colours of what is not drawn.
     """
     axis = axis or TimeAxis("", "", 1.0)
-    heights = [panel.height + 2 * _MARGIN for panel in panels]
-    row_in = min(_ROW_IN, _MAX_ROWS_IN / sum(heights))
+    axes: list[Axes] = [] if ax is None else np.ravel(np.array(ax)).tolist()
+    if ax is not None and len(axes) != len(panels):
+        raise ValueError(f"ax has {len(axes)} axes, expected {len(panels)}: one for each table that is drawn")
     axes_of = [getattr(panel, "axis", None) or axis for panel in panels]
     is_last = [after is not own for own, after in zip(axes_of, [*axes_of[1:], None], strict=True)]
     with house_style():
-        look, notes = Look.of(panels, axis), textwrap.wrap(note, _NOTE_CHARACTERS)
+        look = Look.of(panels, axis, colors)
         entries = legend_entries(look.styles, look.n_chunks, panels)
-        width_pt = sum(_HANDLE_PT + _LETTER_PT * len(label) for label in entries)
-        n_lines = math.ceil(width_pt / (72 * PAGE_IN - 36))
-        around_in = [
-            _TITLE_IN + (_COLUMNS_IN if isinstance(panel, GridPanel) else _AXIS_IN * last)
-            for panel, last in zip(panels, is_last, strict=True)
-        ]
-        height_in = sum(heights) * row_in + sum(around_in) + _LINE_IN * (n_lines + len(notes))
-        form: dict[str, Any] = {"figsize": (PAGE_IN, height_in), "height_ratios": heights}
-        form["gridspec_kw"] = {"left": 0.1, "right": 0.97}  # about where the layout puts them: for labels
-        figure, grid = plt.subplots(len(panels), 1, layout="constrained", squeeze=False, **form)
-        for number, (ax, panel, time, last) in enumerate(zip(grid[:, 0], panels, axes_of, is_last, strict=True)):
+        if new := not axes:
+            axes = _new_figure(panels, is_last, entries, note)
+        for number, (on, panel, time, last) in enumerate(zip(axes, panels, axes_of, is_last, strict=True)):
             alike = [other for other, own in zip(panels, axes_of, strict=True) if own is time]
-            paint(ax, panel, look._replace(time=time), across(alike))
-            pad = 6.0 if not isinstance(panel, GridPanel) else 72 * _COLUMNS_IN
-            ax.set_title(panel.title, loc="left", fontsize=9.5, weight="bold", pad=pad)
-            ax.set_title(panel.facts, loc="right", fontsize=8.5, pad=pad)
-            ax.tick_params(axis="x", labelbottom=last and not isinstance(panel, GridPanel))
-            ax.set_xlabel(time.label if last else "")
-            attach(ax, data[number] if data else panel.bars.assign(title=panel.title))
-        if entries:
-            look_of_legend: dict[str, Any] = {"fontsize": _LEGEND_PT, "columnspacing": 1.4, "handletextpad": 0.5}
-            look_of_legend |= {"handler_map": _SIDE_BY_SIDE, "ncols": math.ceil(len(entries) / n_lines)}
-            figure.legend(list(entries.values()), list(entries), loc="outside upper left", **look_of_legend)
-        if notes:
-            figure.supxlabel("\n".join(notes), fontsize=8)
-    return figure
+            paint(on, panel, look._replace(time=time), across(alike))
+            pad = 6.0 if not isinstance(panel, GridPanel) else 72 * scaled(_COLUMNS_IN)
+            on.set_title(panel.title, loc="left", fontsize=scaled(9.5), weight="bold", pad=pad)
+            on.set_title(panel.facts, loc="right", fontsize=scaled(8.5), pad=pad)
+            on.tick_params(axis="x", labelbottom=last and not isinstance(panel, GridPanel))
+            on.set_xlabel(time.label if last else "")
+            attach(on, data[number] if data else panel.bars.assign(title=panel.title))
+        if not new:
+            peaks = any(isinstance(panel, EventsPanel) and panel.peaks for panel in panels)
+            put_legend_right(axes[0], entries, handler_map=_SIDE_BY_SIDE, bbox_to_anchor=(1.05 if peaks else 1.005, 1))
+            axes[-1].set_xlabel("\n".join(filter(None, [axes[-1].get_xlabel(), note])))
+    return figure_of(axes[0], "panel_figure")
+
+
+def _new_figure(panels: Sequence[Panel], is_last: Sequence[bool], entries: Mapping[str, Any], note: str) -> list[Axes]:
+    """Return axes for the panels in a figure that has their legend and the note."""
+    heights = [panel.height + 2 * _MARGIN for panel in panels]
+    row_in = min(_ROW_IN, _MAX_ROWS_IN / sum(heights))
+    width_in = figure_size(PAGE_IN, 0)[0] / scaled(1)  # as wide as it is for letters of the lab's size
+    notes = textwrap.wrap(note, int(_NOTE_CHARACTERS * width_in / PAGE_IN))
+    n_lines = math.ceil(sum(_HANDLE_PT + _LETTER_PT * len(label) for label in entries) / (72 * width_in - 36))
+    around_in = [
+        _TITLE_IN + (_COLUMNS_IN if isinstance(panel, GridPanel) else _AXIS_IN * last)
+        for panel, last in zip(panels, is_last, strict=True)
+    ]
+    height_in = sum(heights) * row_in + sum(around_in) + _LINE_IN * (n_lines + len(notes))
+    form: dict[str, Any] = {"figsize": figure_size(PAGE_IN, scaled(height_in)), "height_ratios": heights}
+    form["gridspec_kw"] = {"left": 0.1, "right": 0.97}  # about where the layout puts them: for labels
+    figure, grid = plt.subplots(len(panels), 1, layout="constrained", squeeze=False, **form)
+    if entries:
+        look: dict[str, Any] = {"fontsize": scaled(_LEGEND_PT), "columnspacing": 1.4, "handletextpad": 0.5}
+        look |= {"handler_map": _SIDE_BY_SIDE, "ncols": math.ceil(len(entries) / n_lines)}
+        figure.legend(list(entries.values()), list(entries), loc="outside upper left", **look)
+    if notes:
+        figure.supxlabel("\n".join(notes), fontsize=scaled(8))
+    return list(grid[:, 0])
 
 
 def across(panels: Sequence[Panel]) -> tuple[float, float]:
@@ -131,7 +155,7 @@ def paint(ax: Axes, panel: Panel, look: Look, extent: tuple[float, float]) -> No
         _label_columns(ax, panel)
         _draw_arrows(ax, panel)
     else:
-        ax.grid(axis="x", color=palette.GRID, linewidth=0.6)
+        ax.grid(axis="x", color=on_page(palette.GRID), linewidth=0.6)
     if isinstance(panel, EventsPanel):
         _draw_background(ax, panel, per_second)
         if panel.strips is not None:
@@ -141,7 +165,7 @@ def paint(ax: Axes, panel: Panel, look: Look, extent: tuple[float, float]) -> No
     _write_labels(ax, panel, look)
     for mark in panel.marks:
         look_of_mark: dict[str, Any] = {"linestyle": "--" if mark.dashed else "-", "linewidth": 1.1, "zorder": 5}
-        ax.axvline(mark.x * per_second, color=palette.INK, label=mark.text, **look_of_mark)
+        ax.axvline(mark.x * per_second, color=on_page(palette.INK), label=mark.text, **look_of_mark)
 
 
 def _end(panel: Panel) -> float:
@@ -184,10 +208,10 @@ def _draw_bars(ax: Axes, panel: Panel, look: Look) -> None:
     for (name, chunk), chosen in groups.items():
         colour, hatch = look.fill(name, chunk), look.styles[name].hatch
         wide, narrow = chosen[width_pt[chosen] > least_pt], chosen[width_pt[chosen] <= least_pt]
-        _add_boxes(ax, corners[wide], **Style(colour, hatch).face(), **shared)
+        _add_boxes(ax, corners[wide], **look.styles[name]._replace(colour=colour).face(), **shared)
         hair = _narrow_look(colour, hatch, width_pt[narrow] if of_ops else None)
         _add_boxes(ax, corners[narrow], **hair, **shared)
-    _add_boxes(ax, corners[offered], facecolor="none", edgecolor=palette.INK, linestyle="--", zorder=2)
+    _add_boxes(ax, corners[offered], facecolor="none", edgecolor=on_page(palette.INK), linestyle="--", zorder=2)
 
 
 def _is_of_ops(panel: Panel) -> bool:
@@ -213,9 +237,9 @@ def _write_labels(ax: Axes, panel: Panel, look: Look) -> None:
 
     On a hatching it stands on a ground of the bar's colour.
     """
-    bars, least_pt = panel.bars[panel.bars["label"] != ""], _LETTERS_PT[0]
+    bars, least_pt = panel.bars[panel.bars["label"] != ""], scaled(_LETTERS_PT[0])
     size = _letters_pt(ax, bars, bars["label"], look)
-    if "long" in bars and ((long := _letters_pt(ax, bars, bars["long"], look)) >= _LONG_PT).all():
+    if "long" in bars and ((long := _letters_pt(ax, bars, bars["long"], look)) >= scaled(_LONG_PT)).all():
         bars, size = bars.assign(label=bars["long"]), long
     fits = size >= least_pt
     if _is_of_ops(panel):  # of a row all ops of a kind have one, or none: the first ten alone would confuse
@@ -224,7 +248,7 @@ def _write_labels(ax: Axes, panel: Panel, look: Look) -> None:
         return
     at: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 3}
     for bar in bars.assign(size=size)[fits].to_dict("records"):
-        colour = "white" if bar.get("ghost") else look.fill(bar["name"], bar["chunk"])
+        colour = palette.ground() if bar.get("ghost") else look.fill(bar["name"], bar["chunk"])
         x, y = (bar["left"] + bar["right"]) / 2 * look.time.per_second, bar["top"] + bar["height"] / 2
         ground = (
             {"facecolor": palette.label_ground(colour), "edgecolor": "none", "pad": 0.3}
@@ -240,7 +264,7 @@ def _letters_pt(ax: Axes, bars: pd.DataFrame, labels: pd.Series, look: Look) -> 
     room_pt = (bars["right"] - bars["left"]) * look.time.per_second * width_pt
     letters = labels.str.len() - 0.5 * labels.str.count(" ")
     by_width, by_height = room_pt / (0.68 * letters + 0.35), 0.72 * height_pt * bars["height"]
-    return pd.concat([by_width, by_height], axis=1).min(axis=1).clip(upper=_LETTERS_PT[1])
+    return pd.concat([by_width, by_height], axis=1).min(axis=1).clip(upper=scaled(_LETTERS_PT[1]))
 
 
 # --- rows and strips ------------------------------------------------------------------------------
@@ -253,14 +277,14 @@ def _label_rows(ax: Axes, panel: Panel) -> int:
     """
     large, small = ([row for row in panel.rows if row.small is which] for which in (False, True))
     row_pt = points_per_unit(ax)[1] * panel.height / max(1, len(large))
-    every = 2 ** max(0, math.ceil(math.log2(_LABEL_PT / row_pt)))
+    every = 2 ** max(0, math.ceil(math.log2(scaled(_LABEL_PT) / row_pt)))
     ax.set_yticks([row.at for row in large[::every]], labels=[row.text for row in large[::every]])
     ax.tick_params(axis="y", which="both", length=0)
     if small:
         ax.yaxis.remove_overlapping_locs = False  # a small word in the middle of a large one's rows is kept
         ax.set_yticks([row.at for row in small], labels=[row.text for row in small], minor=True)
-        ax.tick_params(axis="y", which="minor", labelsize=7.5, labelcolor=palette.MUTED)
-        ax.tick_params(axis="y", which="major", pad=12 + 4.6 * max(len(row.text) for row in small))
+        ax.tick_params(axis="y", which="minor", labelsize=scaled(7.5), labelcolor=on_page(palette.MUTED))
+        ax.tick_params(axis="y", which="major", pad=12 + scaled(4.6) * max(len(row.text) for row in small))
     return every
 
 
@@ -269,26 +293,32 @@ def _draw_strips(ax: Axes, strips: pd.DataFrame, per_second: float) -> None:
     ends = {"left": strips["left"].min(), "right": strips["right"].max()}
     for _, pieces in strips.groupby("bottom"):
         top, bottom = pieces[["top", "bottom"]].to_numpy()[0]
-        _add_boxes(ax, _corners(pieces[:1].assign(**ends), per_second), color=palette.ROOM, linewidth=0, zorder=1)
+        _add_boxes(
+            ax, _corners(pieces[:1].assign(**ends), per_second), color=on_page(palette.ROOM), linewidth=0, zorder=1
+        )
         edges = np.append(pieces["left"], pieces["right"].iloc[-1]) * per_second
         tops = bottom - (bottom - top) * np.append(pieces["share"], pieces["share"].iloc[-1])
-        ax.fill_between(edges, tops, bottom, step="post", zorder=1.5, **_STEPS)
+        ax.fill_between(edges, tops, bottom, step="post", zorder=1.5, **_strip_look())
+
+
+def _strip_look() -> dict[str, Any]:
+    return {"facecolor": on_page(palette.KEPT), "edgecolor": on_page(palette.KEPT_EDGE), "linewidth": 0.5}
 
 
 def _write_peaks(ax: Axes, peaks: Sequence[Label]) -> None:
     """Write beside the axes how much is kept at most."""
     place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
     for peak in peaks:
-        ax.annotate(peak.text, (1, peak.at), (6, 0), fontsize=8, color=palette.KEPT_EDGE, **place)
+        ax.annotate(peak.text, (1, peak.at), (6, 0), fontsize=scaled(8), color=on_page(palette.KEPT_EDGE), **place)
 
 
 def _draw_background(ax: Axes, panel: EventsPanel, per_second: float) -> None:
     """Draw grey where ranks wait, or else a ground under every second rank."""
     if panel.idle is not None:
-        _add_boxes(ax, _corners(panel.idle, per_second), color=palette.IDLE, linewidth=0, zorder=1)
+        _add_boxes(ax, _corners(panel.idle, per_second), color=on_page(palette.IDLE), linewidth=0, zorder=1)
         return
     for top, bottom in list(panel.ranks.values())[1::2]:
-        ax.axhspan(top - 0.12, bottom + 0.12, color=palette.BAND, linewidth=0, zorder=0)
+        ax.axhspan(top - 0.12, bottom + 0.12, color=on_page(palette.BAND), linewidth=0, zorder=0)
 
 
 # --- columns and arrows of a grid -----------------------------------------------------------------
@@ -302,7 +332,7 @@ def _label_columns(ax: Axes, panel: GridPanel) -> None:
     ax.spines[:].set_visible(False)
     small = [column for column in panel.columns if column.small]
     texts = [next((word for word in column.text.split() if word.isdigit()), column.text) for column in small]
-    least_pt, most_pt = _COLUMN_PT
+    least_pt, most_pt = map(scaled, _COLUMN_PT)
     room_pt = points_per_unit(ax)[0] / (0.62 * max(map(len, texts), default=1) + 0.3)
     ax.xaxis.tick_top()
     ax.set_xticks([column.at for column in small], labels=texts, fontsize=max(least_pt, min(most_pt, room_pt)))
@@ -310,7 +340,7 @@ def _label_columns(ax: Axes, panel: GridPanel) -> None:
     above: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "center"}
     for column in panel.columns:
         if not column.small:
-            ax.annotate(column.text, (column.at, 1), (0, 14), fontsize=8.5, **above)
+            ax.annotate(column.text, (column.at, 1), (0, scaled(14)), fontsize=scaled(8.5), **above)
 
 
 def _draw_arrows(ax: Axes, panel: GridPanel) -> None:
@@ -324,7 +354,7 @@ def _draw_arrows(ax: Axes, panel: GridPanel) -> None:
         side = right + 0.13 + (0.16 if whole and abs(start - end) > 1 else 0.0)
         corners = [(right, start + 0.66), (side, start + 0.66), (side, end + 0.34), (right, end + 0.34)]
         thick = 2.4 if whole else 1.1
-        ax.add_patch(FancyArrowPatch(path=Path(corners), linewidth=thick, color=palette.INK, zorder=4, **look))
+        ax.add_patch(FancyArrowPatch(path=Path(corners), linewidth=thick, color=on_page(palette.INK), zorder=4, **look))
 
 
 # --- legends --------------------------------------------------------------------------------------
@@ -345,17 +375,10 @@ def legend_entries(styles: Mapping[str, Style], n_chunks: int = 1, panels: Seque
         shades = [shade(palette.ANY, chunk, n_chunks) for chunk in range(n_chunks)]
         entries[label] = tuple(Patch(**Style(colour, "").face()) for colour in shades)
     if any(isinstance(panel, EventsPanel) and panel.idle is not None for panel in panels):
-        entries["idle"] = Patch(color=palette.IDLE)
+        entries["idle"] = Patch(color=on_page(palette.IDLE))
     if any(isinstance(panel, EventsPanel) and panel.strips is not None for panel in panels):
-        entries["activations kept"] = Patch(**_STEPS)
+        entries["activations kept"] = Patch(**_strip_look())
     for mark in (mark for panel in panels for mark in panel.marks):
         line: dict[str, Any] = {"linestyle": "--" if mark.dashed else "-", "linewidth": 1.1}
-        entries[mark.text] = Line2D([], [], color=palette.INK, **line)
+        entries[mark.text] = Line2D([], [], color=on_page(palette.INK), **line)
     return entries
-
-
-def put_panel_legend(ax: Axes, styles: Mapping[str, Style], n_chunks: int = 1) -> None:
-    """Put a legend of names and marks to the right of the axes."""
-    marks = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-    if entries := legend_entries(styles, n_chunks) | marks:
-        put_legend_right(ax, entries, handler_map=_SIDE_BY_SIDE)

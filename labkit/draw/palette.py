@@ -2,18 +2,19 @@
 
 Colours are those of Okabe and Ito (Color Universal Design, 2008), told apart in every common form
 of colour blindness; each event name also has a hatching, so a picture survives a black and white
-printer.
+printer. They are chosen for white paper: :func:`on_page` has them for a page of another colour.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib import rcParams
+from matplotlib.colors import to_hex, to_rgb, to_rgba
 
 
 class Style(NamedTuple):
@@ -33,10 +34,16 @@ class Style(NamedTuple):
         look = {"facecolor": self.colour, "edgecolor": self.edge or darker(self.colour), "hatch": self.hatch}
         return {**look, "linestyle": self.line, "linewidth": 0.5 if self.line == "-" else 1.1}
 
+    def on_page(self) -> Style:
+        """Return the style as it stands on the reader's page: what is blank has its colour."""
+        return self._replace(colour=on_page(self.colour), edge=on_page(self.edge)) if self.edge else self
+
 
 PALETTE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "---", "|||", "+++", "ooo")
 _SKY, _ORANGE, _GREEN, _PURPLE, _YELLOW, _BLUE, _RED, _GREY = PALETTE
+
+_BLANK = Style("#FFFFFF", "", "#999999")
 
 # What stands around and behind bars.
 INK, MUTED = "#222222", "#555555"  # letters and marks; what is less important
@@ -82,9 +89,9 @@ STYLES: dict[str, Style] = {
     "from rank 5": Style(_RED, "\\\\\\"),
     "from rank 6": Style(_GREY, "ooo"),
     "from rank 7": Style("#DDE3E8", "ooo"),
-    "nothing": Style("#FFFFFF", ""),
-    "undefined or unchanged": Style("#FFFFFF", ""),
-    "open": Style("#FFFFFF", "\\\\\\"),
+    "nothing": _BLANK,
+    "undefined or unchanged": _BLANK,
+    "open": _BLANK._replace(hatch="\\\\\\"),
     "own part": Style("#DDE3E8", ""),
     "partial sum": Style("#4C8FC0", ""),
     "whole sum": Style(_BLUE, "..."),
@@ -134,17 +141,50 @@ def words_of(name: object) -> str:
     return str(name).replace("_grad", "_gradient").replace("_", " ")
 
 
-def styles_of(names: Collection[str]) -> dict[str, Style]:
-    """Return style_of each name; where two look alike, the later one takes another hatching."""
+def styles_of(names: Collection[str], colors: Mapping[str, Any] | None = None) -> dict[str, Style]:
+    """Return style_of each name; where two look alike, the later one takes another hatching.
+
+    ``colors`` are colours by name in place of the lab's. Raises ValueError for a name that is none
+    of these, or something that is no colour.
+    """
     order = [*STYLES, *sorted(set(names) - set(STYLES))]
     styles: dict[str, Style] = {}
     for name in (name for name in order if name in names):
-        colour, hatch, *_ = style_of(name)
-        first = HATCHES.index(hatch)
-        turned = HATCHES[first:] + HATCHES[:first]
-        hatch = next((other for other in turned if Style(colour, other) not in styles.values()), hatch)
-        styles[name] = Style(colour, hatch)
-    return styles
+        style = style_of(name)
+        first = HATCHES.index(style.hatch)
+        turned = [style._replace(hatch=hatch) for hatch in HATCHES[first:] + HATCHES[:first]]
+        styles[name] = next((other for other in turned if other not in styles.values()), style)
+    return _recoloured(styles, colors)
+
+
+def own_colours(colors: Mapping[str, Any] | None, names: Collection[str]) -> dict[str, str]:
+    """Return a reader's colours by name. Raises ValueError for one that is not among ``names``."""
+    own = {name: to_hex(colour) for name, colour in (colors or {}).items()}
+    if unknown := ", ".join(sorted(own.keys() - names)):
+        raise ValueError(f"colors: {unknown} is not drawn, expected some of {', '.join(names)}")
+    return own
+
+
+def _recoloured(styles: dict[str, Style], colors: Mapping[str, Any] | None) -> dict[str, Style]:
+    own = own_colours(colors, styles)
+    return styles | {name: styles[name]._replace(colour=colour, edge="") for name, colour in own.items()}
+
+
+def ground() -> str:
+    """Return the colour of the reader's page, behind bars and letters."""
+    colours = (rcParams["axes.facecolor"], rcParams["figure.facecolor"])
+    return next((to_hex(colour) for colour in colours if to_rgba(colour)[3]), "#ffffff")
+
+
+def on_page(colour: str) -> str:
+    """Return a colour for white paper as it stands on the reader's page, see matplotlib.rcParams.
+
+    White becomes the colour of the page and INK that of its text; what is between them stays
+    between them, as far from grey as it was.
+    """
+    rgb, ink, page = (np.array(to_rgb(each)) for each in (colour, rcParams["text.color"], ground()))
+    lightness = (rgb.mean() - to_rgb(INK)[0]) / (1 - to_rgb(INK)[0])
+    return to_hex(np.clip(ink + lightness * (page - ink) + rgb - rgb.mean(), 0, 1).tolist())
 
 
 def mixed(colour: str, other: str, share: float) -> str:
@@ -236,11 +276,11 @@ def _split(name: str) -> tuple[str, str | None]:
     return name, None
 
 
-def bar_styles(names: Sequence[str]) -> dict[str, Style]:
+def bar_styles(names: Sequence[str], colors: Mapping[str, Any] | None = None) -> dict[str, Style]:
     """Return how the bars of each series look: an event's as in a timeline, others by their source.
 
     Several of one source share its colour, and differ by lightness and hatching. Of names without
-    a source each has a colour of its own; a single one is grey.
+    a source each has a colour of its own; a single one is grey. ``colors`` are as for styles_of.
     """
     sources = {name: None if name in STYLES else source_of(name) for name in names}
     others = [name for name, source in sources.items() if source is None and name not in STYLES]
@@ -253,12 +293,12 @@ def bar_styles(names: Sequence[str]) -> dict[str, Style]:
             i = others.index(name)
             styles[name] = Style(PALETTE[i % len(PALETTE)], HATCHES[i % len(HATCHES)]) if len(names) > 1 else _ALIKE
         else:
-            styles[name] = SOURCES[source]
+            styles[name] = SOURCES[source].on_page()
             if i := alike.index(name):
                 hatches = [hatch for hatch in HATCHES[1:] if hatch != styles[name].hatch]
                 colour = shade(styles[name].colour, i, len(alike))
                 styles[name] = styles[name]._replace(colour=colour, hatch=hatches[(i - 1) % len(hatches)])
-    return styles
+    return _recoloured(styles, colors)
 
 
 def line_styles(names: Iterable[str], source: str = MEASURED) -> dict[str, Style]:
@@ -277,7 +317,7 @@ def line_styles(names: Iterable[str], source: str = MEASURED) -> dict[str, Style
         look = SOURCES[found or source]
         alike = whats if what else [other for other, each in split.items() if each == (what, found)]
         i = alike.index(what or name)
-        edge = colours[i % len(colours)] if what else shade(look.edge, i, len(alike))
+        edge = on_page(colours[i % len(colours)] if what else shade(look.edge, i, len(alike)))
         marker = _MARKERS[i % len(_MARKERS)] if what or i else look.marker
         styles[name] = look._replace(edge=edge, marker=look.marker and marker)
     return styles

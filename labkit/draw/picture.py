@@ -21,6 +21,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -28,10 +29,12 @@ from labkit.base.files import write_atomically
 from labkit.base.lab import lab
 from labkit.base.notebook import static
 from labkit.base.widget_output import themed_picture
-from labkit.draw.palette import FRAME, INK
+from labkit.draw.palette import FRAME, INK, ground, text_colour
 from labkit.draw.small_svg import small_svg
 
 PAGE_IN = 9.0  # as wide is a page, inches
+_DPI = 150
+_DPI_SHOWN = 100  # a picture has half as many dots again as it takes on the page, for sharp screens
 _HOUSE_STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so every machine draws the same letters
     "font.size": 9,
@@ -47,21 +50,26 @@ _HOUSE_STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "legend.handlelength": 2.2,
     "legend.handleheight": 1.1,
-    "savefig.facecolor": "white",  # opaque, so that it reads on any page
+    "savefig.dpi": _DPI,
     "svg.hashsalt": "labkit",  # without it the ids in an SVG file are random
 }
-_DPI = 150
-_DPI_SHOWN = 100  # a picture has half as many dots again as it takes on the page, for sharp screens
+_PAGE: dict[str, Any] = {"savefig.bbox": "tight"}  # and of a size that was asked for, with a margin
+_SLIDE: dict[str, Any] = {f"figure.constrained_layout.{side}_pad": 0.12 for side in "wh"}
 _attached: WeakKeyDictionary[Axes, pd.DataFrame] = WeakKeyDictionary()
 _columns: WeakKeyDictionary[Axes, dict[str, str]] = WeakKeyDictionary()
 
 
 @contextlib.contextmanager
 def house_style() -> Iterator[None]:
-    """Draw under the lab's settings, whatever the reader's own settings of matplotlib are."""
+    """Draw under the lab's settings, and over them whatever the reader has set of matplotlib's.
+
+    A picture is as large as what is in it, or as large as the reader's "figure.figsize".
+    """
     interactive = matplotlib.is_interactive()
+    style = _HOUSE_STYLE | (_SLIDE if _is_own("figure.figsize") else _PAGE)
+    shared: Any = {name: value for name, value in style.items() if not _is_own(name)}
     try:
-        with plt.style.context(["default", _HOUSE_STYLE]):
+        with plt.rc_context(shared):
             try:
                 yield
             finally:
@@ -72,9 +80,31 @@ def house_style() -> Iterator[None]:
         matplotlib.interactive(interactive)
 
 
+def _is_own(name: Any) -> bool:
+    """Return whether the reader has set this one of matplotlib's settings."""
+    return bool(matplotlib.rcParams[name] != matplotlib.rcParamsDefault[name])
+
+
+def figure_size(width_in: float, height_in: float) -> tuple[float, float]:
+    """Return the size of a new figure in inches: the reader's "figure.figsize", or else this."""
+    width, height = matplotlib.rcParams["figure.figsize"] if _is_own("figure.figsize") else (width_in, height_in)
+    return width, height
+
+
+def scaled(points: float) -> float:
+    """Return a size that goes with letters of the lab's "font.size", for those of the reader's."""
+    size: float = points * matplotlib.rcParams["font.size"] / _HOUSE_STYLE["font.size"]
+    return size
+
+
+def behind(pad: float = 0.8, **look: Any) -> dict[str, Any]:
+    """Return the ground of a number that stands on lines or hatchings, in the page's colour."""
+    return {"facecolor": ground(), "edgecolor": "none", "pad": pad, **look}
+
+
 def new_axes(width_in: float, height_in: float) -> Axes:
     """Return axes in a figure of their own, at most as wide as a page (inches)."""
-    return plt.subplots(figsize=(min(width_in, PAGE_IN), height_in), layout="constrained")[1]
+    return plt.subplots(figsize=figure_size(min(width_in, PAGE_IN), height_in), layout="constrained")[1]
 
 
 def put_legend_right(ax: Axes, entries: Mapping[str, Any] | None = None, **look: Any) -> None:
@@ -83,7 +113,7 @@ def put_legend_right(ax: Axes, entries: Mapping[str, Any] | None = None, **look:
         named = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
         entries = dict(sorted(named.items(), key=lambda entry: isinstance(entry[1], Line2D)))
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.005, 1.0), "borderaxespad": 0.0}
-    ax.legend(list(entries.values()), list(entries), **place, **look)
+    ax.legend(list(entries.values()), list(entries), **place | look)
 
 
 def attach(ax: Axes, table: pd.DataFrame, **columns: str | None) -> None:
@@ -105,13 +135,14 @@ def drawn_columns(ax: Axes) -> dict[str, str]:
 class Picture:
     """A figure as PNG with its alt text; ``files`` were written, if any.
 
-    A notebook shows it, a dark one with its white turned dark.
+    A notebook shows it; where the figure is ``light``, a dark one with its white turned dark.
     """
 
     png: bytes
     alt: str
     name: str = ""
     files: tuple[Path, ...] = field(default=())
+    light: bool = True
 
     def __repr__(self) -> str:
         return f"Picture {self.name}".strip()
@@ -126,7 +157,7 @@ class Picture:
         width, height = self.size
         png = base64.b64encode(self.png).decode()
         data = {"image/png": png, "text/plain": repr(self)}
-        if not static():  # a page that is kept has it once
+        if self.light and not static():  # a page that is kept has it once
             data["text/html"] = themed_picture(f"data:image/png;base64,{png}", self.alt, self.size)
         return data, {"image/png": {"alt": self.alt, "width": width, "height": height}}
 
@@ -140,7 +171,7 @@ def show(figure: Figure | Axes, *, alt: str) -> Picture:
     """
     alt = _checked_alt(alt, "show")
     figure = figure_of(figure, "show")
-    picture = Picture(render(figure, "png", alt), alt)
+    picture = Picture(render(figure, "png", alt), alt, light=_is_light(figure))
     plt.close(figure)
     return picture
 
@@ -174,7 +205,11 @@ def save(figure: Figure | Axes, name: str, *, alt: str) -> Picture:
     for path, content in zip(files, contents.values(), strict=True):
         write_atomically(path, content)
     plt.close(figure)  # or else the notebook shows it a second time
-    return Picture(png, alt, name, files)
+    return Picture(png, alt, name, files, _is_light(figure))
+
+
+def _is_light(figure: Figure) -> bool:
+    return text_colour(to_hex(figure.get_facecolor())) == "black"
 
 
 def _checked_alt(alt: str, what: str) -> str:
@@ -196,14 +231,7 @@ def render(figure: Figure, form: str, alt: str) -> bytes:
     unwanted: dict[str, str | None] = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
     buffer = io.BytesIO()
     with house_style():
-        figure.savefig(
-            buffer,
-            format=form,
-            dpi=_DPI,
-            bbox_inches="tight",
-            facecolor="white",
-            metadata={**unwanted, "Description": alt},
-        )
+        figure.savefig(buffer, format=form, metadata={**unwanted, "Description": alt})
     return buffer.getvalue() if form == "png" else small_svg(buffer.getvalue())
 
 

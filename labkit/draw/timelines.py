@@ -7,18 +7,19 @@ As the last line of a cell:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from labkit.base.formats import emulated
-from labkit.draw.layout import Part, TimeAxis, from_zero, lay_out, prepare, time_axis
-from labkit.draw.painter import Look, across, paint, panel_figure, put_panel_legend
+from labkit.draw.layout import Part, TimeAxis, from_zero, lay_out, prepare, time_axis, unit_label
+from labkit.draw.painter import panel_figure
 from labkit.draw.panel import EventsPanel, Label, Mark
-from labkit.draw.picture import attach, house_style
 from labkit.schedule import EVENT_NAMES
 from labkit.simulate import activations, bubble_fraction, makespan
 from labkit.trace import EVENT_COLUMNS
@@ -29,7 +30,12 @@ _ABOVE = 0.06  # between bars and strip
 
 
 def timeline(
-    events: pd.DataFrame | Mapping[str, pd.DataFrame], ax: Axes | None = None, *, note: str = "", time_label: str = ""
+    events: pd.DataFrame | Mapping[str, pd.DataFrame],
+    ax: Axes | Sequence[Axes] | None = None,
+    *,
+    note: str = "",
+    time_label: str = "",
+    colors: Mapping[str, Any] | None = None,
 ) -> Axes:
     """Draw an event table: a row per rank, in it one per lane; spans that overlap are stacked.
 
@@ -38,40 +44,60 @@ def timeline(
     and there is more room, its op, as ``4F0``. The second and further stages of a rank are lighter.
     Where a rank of a pipeline waits is grey, if nothing but its ops is drawn. ``note`` stands under
     the picture, with what was emulated. ``time_label`` names the axis where a second stands for
-    something else, such as ``"time (forward passes)"``.
+    something else, such as ``"time (forward passes)"``; of a schedule in units of time it is
+    ``"time (units)"``. ``colors`` are colours by name, as matplotlib takes them, in place of the
+    lab's.
 
     Tables by title are drawn one above the other on one time axis, each from 0 on. Steps of
     pipelines, which have micro-batches, come with makespan and bubble. The strip below each rank
     tells of how many micro-batches it keeps the activations, over time, with the peak next to it,
-    on one scale for all (:func:`pieces_of`).
+    on one scale for all (:func:`pieces_of`). ``ax`` is then a sequence, axes for each table.
 
     Raises ValueError for a table that is empty, lacks columns, or has times that are missing or run
-    backwards; of several, by its title; and for ``ax`` beside several tables.
+    backwards; of several, by its title; for another number of axes, and for colours of what is not
+    drawn.
     """
     if isinstance(events, Mapping):
-        if ax is not None or not events:
-            raise ValueError("timeline(events): expected at least one table by title, and no axes for several tables")
-        return _several(events, note, time_label)
+        if not events:
+            raise ValueError("timeline(events): expected at least one table by title")
+        panels, axis, data = _several(events, time_label)
+        note = emulated(*events.values(), note=note)
+        return _last(panel_figure(panels, axis, note, data, ax=ax, colors=colors), ax)
     drawn = prepare(events, "timeline(events)")
     start, end = float(drawn["start_s"].min()), float(drawn["end_s"].max())
     origin = start if start > end - start else 0.0  # far from the run's start, count from the first span
-    axis = time_axis(end - origin - min(start - origin, 0.0), time_label, origin)
+    axis = time_axis(end - origin - min(start - origin, 0.0), time_label or unit_label(events), origin)
     shown = drawn.assign(start_s=drawn["start_s"] - origin, end_s=drawn["end_s"] - origin)
     panel = _with_ops(lay_out([Part("", 1.0, shown)]), shown)
     if panel.of_ops and (shown["lane"] == "compute").all():
         panel = replace(panel, idle=_idle(panel, shown))
-    return _draw(panel, ax, axis, emulated(events, note=note), drawn[list(EVENT_COLUMNS)])
+    note, data = emulated(events, note=note), [drawn[list(EVENT_COLUMNS)]]
+    return _last(panel_figure([panel], axis, note, data, ax=ax, colors=colors), ax)
 
 
-def overlay(ideal: pd.DataFrame, measured: pd.DataFrame, ax: Axes | None = None, *, note: str = "") -> Axes:
+def _last(figure: Figure, ax: Any) -> Axes:
+    """Return the last axes that were drawn on: those given, or the figure's."""
+    last: Axes = figure.axes[-1] if ax is None else np.ravel(ax)[-1]
+    return last
+
+
+def overlay(
+    ideal: pd.DataFrame,
+    measured: pd.DataFrame,
+    ax: Axes | None = None,
+    *,
+    note: str = "",
+    colors: Mapping[str, Any] | None = None,
+) -> Axes:
     """Draw what should happen over what did happen, rank by rank on one time axis; both begin at 0.
 
     Two event tables as for :func:`timeline`, with the same unit of time. Lines mark where each of
     them ends, which is written above. In the picture the first one is called predicted, as in every
-    other picture of the lab.
+    other picture of the lab. ``colors`` are as for :func:`timeline`.
     """
     panel, axis, data = overlay_panel(ideal, measured)
-    return _draw(panel, ax, axis, emulated(ideal, measured, note=note), data)
+    note = emulated(ideal, measured, note=note)
+    return _last(panel_figure([panel], axis, note, [data], ax=ax, colors=colors), ax)
 
 
 def overlay_panel(
@@ -82,39 +108,28 @@ def overlay_panel(
     tables = {source: from_zero(table) for source, table in given.items()}
     panel = lay_out([Part(source, _HEIGHTS[source], table) for source, table in tables.items()])
     ends = {source: float(table["end_s"].max()) for source, table in tables.items()}
-    axis = time_axis(max(ends.values()))
+    axis = time_axis(max(ends.values()), unit_label(ideal, measured))
     marks = [Mark(end, f"{source} end", source == "predicted") for source, end in ends.items()]
     facts = "   ".join(f"{source} end {axis(end)}" for source, end in ends.items())
     tagged = [table.assign(source=source)[["source", *EVENT_COLUMNS]] for source, table in tables.items()]
     return replace(panel, marks=marks, title=title, facts=facts), axis, pd.concat(tagged, ignore_index=True)
 
 
-def _draw(panel: EventsPanel, ax: Axes | None, axis: TimeAxis, note: str, data: pd.DataFrame) -> Axes:
-    """Draw a panel in a figure of its own, or on the axes that are given."""
-    if ax is None:
-        return panel_figure([panel], axis, note, [data]).axes[0]
-    look = Look.of([panel], axis)
-    with house_style():
-        paint(ax, panel, look, across([panel]))
-        ax.set_title(panel.facts, loc="right", fontsize=8.5)
-        ax.set_xlabel("\n".join([axis.label, *([note] if note else [])]))
-        put_panel_legend(ax, look.styles, look.n_chunks)
-    attach(ax, data)
-    return ax
-
-
 # --- several steps of pipelines on one axis -------------------------------------------------------
 
 
-def _several(tables: Mapping[str, pd.DataFrame], note: str, time_label: str) -> Axes:
-    """Draw tables one above the other; steps of pipelines with what they say of pipelines."""
+def _several(
+    tables: Mapping[str, pd.DataFrame], time_label: str
+) -> tuple[list[EventsPanel], TimeAxis, list[pd.DataFrame]]:
+    """Return a panel a table, their axis, and what they show; of pipelines what tells of these."""
     steps = {str(title): from_zero(prepare(table, f"timeline(events): {title!r}")) for title, table in tables.items()}
-    axis = time_axis(max(float(events["end_s"].max()) for events in steps.values()), time_label)
-    note = emulated(*tables.values(), note=note)
+    axis = time_axis(
+        max(float(events["end_s"].max()) for events in steps.values()), time_label or unit_label(*tables.values())
+    )
     if all(events["micro_batch"].isna().all() for events in steps.values()):
         panels = [replace(lay_out([Part("", 1.0, events)]), title=title) for title, events in steps.items()]
         data = [events.assign(schedule=title)[["schedule", *EVENT_COLUMNS]] for title, events in steps.items()]
-        return panel_figure(panels, axis, note, data).axes[-1]
+        return panels, axis, data
     pieces = {}
     for title, events in steps.items():
         try:
@@ -129,7 +144,7 @@ def _several(tables: Mapping[str, pd.DataFrame], note: str, time_label: str) -> 
         .astype({"kept": "Int64"})
         for title, events in steps.items()
     ]
-    return panel_figure(panels, axis, note, data).axes[-1]
+    return panels, axis, data
 
 
 def _step_panel(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from labkit.base.formats import emulated
 from labkit.draw.charts import chart, check_columns, label_bars, label_groups
-from labkit.draw.palette import INK, MEASURED, SOURCES, darker, styles_of
-from labkit.draw.picture import attach, house_style, put_legend_right
+from labkit.draw.palette import INK, MEASURED, SOURCES, Style, darker, on_page, styles_of
+from labkit.draw.picture import attach, behind, house_style, put_legend_right, scaled
 
 _WIDTH = 0.72
 TOGETHER = "together"
@@ -28,6 +31,7 @@ def waterfall(
     unit: str = "s",
     scale: float = 1.0,
     note: str = "",
+    colors: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw what lies between a predicted duration and the measured one: a floating bar a part.
@@ -40,9 +44,10 @@ def waterfall(
     one before ended, the first at 0, and goes down where a part is shorter. The last bar is all
     parts together. ``total``, the predicted duration, stands under the picture with the measured
     one. All of them are multiplied by ``scale``, and ``unit`` says what comes of it. Colours are
-    those of the parts' names: see :func:`style_of`.
+    those of the parts' names (see :func:`style_of`), or those in ``colors`` by part.
 
-    Raises ValueError for a missing column, an empty table, or a value that is not a finite number.
+    Raises ValueError for a missing column, an empty table, a value that is not a finite number, or
+    colours of what is not drawn.
     """
     check_columns(table, "waterfall(table)", [label], [value, *(error or ())])
     if not np.isfinite(total):
@@ -53,8 +58,9 @@ def waterfall(
         drawn["low"], drawn["high"] = ([*(scale * table[name]), drawn["to"].iloc[-1]] for name in error)
     totals = f"predicted {scale * total:.4g}, measured {scale * total + changes.sum():.4g} {unit}"
     below = emulated(table, note=". ".join(filter(None, [totals, note])))
+    styles = styles_of(drawn["part"].tolist()[:-1], colors)
     with chart(ax, 1.6 + 1.15 * len(drawn), 3.4, y=f"{unit}, beyond the prediction", note=below) as ax:
-        _draw_way(ax, drawn)
+        _draw_way(ax, drawn, styles)
         label_groups(ax, drawn["part"].tolist())
     attach(ax, drawn)
     return ax
@@ -67,9 +73,9 @@ def _way(parts: list[str], changes: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(columns | {"change": [*changes, ends[-1]]})
 
 
-def _draw_way(ax: Axes, drawn: pd.DataFrame) -> None:
+def _draw_way(ax: Axes, drawn: pd.DataFrame, styles: Mapping[str, Style]) -> None:
     """Draw bars, a thin line from each to the next, and over each its number."""
-    last, styles = len(drawn) - 1, styles_of(drawn["part"].tolist()[:-1])
+    last = len(drawn) - 1
     low, high = min(0.0, drawn["to"].min()), max(0.0, drawn["to"].max())
     if "low" in drawn:
         base = drawn["to"] - drawn["change"]  # an interval is one of the change
@@ -77,27 +83,27 @@ def _draw_way(ax: Axes, drawn: pd.DataFrame) -> None:
     room = 0.02 * (high - low)
     for x, bar in enumerate(drawn.to_dict("records")):
         start, end = bar["from"], bar["to"]
-        style = SOURCES[MEASURED] if x == last else styles[bar["part"]]
+        style = SOURCES[MEASURED].on_page() if x == last else styles[bar["part"]]
         ax.bar(x, end - start, bottom=start, width=_WIDTH, zorder=2, **style.face())
         top = max(start, end)
         if start == end:
-            ax.plot([x - _WIDTH / 2, x + _WIDTH / 2], [end, end], color=darker(style.colour), linewidth=1.2)
+            ax.plot([x - _WIDTH / 2, x + _WIDTH / 2], [end, end], color=on_page(darker(style.colour)), linewidth=1.2)
         if x < last:
-            ax.plot([x + _WIDTH / 2, x + 1 - _WIDTH / 2], [end, end], color="#8A9299", linewidth=0.9, zorder=1.5)
+            step: dict[str, Any] = {"color": on_page("#8A9299"), "linewidth": 0.9, "zorder": 1.5}
+            ax.plot([x + _WIDTH / 2, x + 1 - _WIDTH / 2], [end, end], **step)
             if "low" in bar:
                 ends = [[bar["change"] - bar["low"]], [bar["high"] - bar["change"]]]
-                ax.errorbar(x, end, yerr=ends, color=INK, capsize=3, linewidth=1, zorder=3)
+                ax.errorbar(x, end, yerr=ends, color=on_page(INK), capsize=3, linewidth=1, zorder=3)
                 top = max(top, start + bar["high"])
         _write_over(ax, x, top + room, f"{bar['change']:+.3g}".replace("-", "−"))
-    ax.axhline(0, color=INK, linewidth=0.8, zorder=2.5)
+    ax.axhline(0, color=on_page(INK), linewidth=0.8, zorder=2.5)
     ax.set_ylim(low - 3 * room if low < 0 else 0, high + 6 * room or 1)
     ax.set_xlim(-0.6, last + 0.6)
 
 
 def _write_over(ax: Axes, x: float, y: float, text: str) -> None:
-    """Write a number over a bar, on white, or a line through it would hide it."""
-    behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-    ax.text(x, y, text, ha="center", va="bottom", fontsize=8.5, bbox=behind, zorder=4)
+    """Write a number over a bar, on a ground, or a line through it would hide it."""
+    ax.text(x, y, text, ha="center", va="bottom", fontsize=scaled(8.5), bbox=behind(), zorder=4)
 
 
 # --- stacked bars ---------------------------------------------------------------------------------
@@ -111,6 +117,7 @@ def stacks(
     value: str,
     label: str = "",
     note: str = "",
+    colors: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw a table of one row per part of a bar: a bar per ``group``, its parts stacked.
@@ -118,11 +125,11 @@ def stacks(
     ``group``, ``part`` and ``value`` name columns. Parts stand in the order in which they first
     come in the table, from the bottom up. Their colours are those of their names (see
     :func:`style_of`), the same in every picture: "forward", "backward", "optimizer", "exposed
-    communication", "hidden" … Over a bar stands its sum. ``label`` says what the value is and in
-    which unit.
+    communication", "hidden" …; or those in ``colors`` by part. Over a bar stands its sum. ``label``
+    says what the value is and in which unit.
 
-    Raises ValueError for a missing column, an empty table, a value that is missing or negative, or
-    two rows for one part of a bar.
+    Raises ValueError for a missing column, an empty table, a value that is missing or negative,
+    two rows for one part of a bar, or colours of what is not drawn.
     """
     check_columns(table, "stacks(table)", [group, part], [value])
     if (table[value] < 0).any():
@@ -132,8 +139,10 @@ def stacks(
     groups, parts = list(table[group].unique()), [str(name) for name in table[part].unique()]
     heights = table.assign(**{part: table[part].astype(str)}).pivot(index=part, columns=group, values=value)
     heights = heights.loc[parts, groups].fillna(0.0)
+    styles = styles_of(parts, colors)
+    styles = {name: styles[name] for name in parts}
     with chart(ax, 3.6 + 0.95 * len(groups), y=label or value, note=emulated(table, note=note)) as ax:
-        _draw_stacks(ax, heights.to_numpy(dtype=float), parts)
+        _draw_stacks(ax, heights.to_numpy(dtype=float), styles)
         label_groups(ax, groups)
     if len(parts) > 1:  # in the order in which they stand
         handles, names = ax.get_legend_handles_labels()
@@ -143,12 +152,11 @@ def stacks(
     return ax
 
 
-def _draw_stacks(ax: Axes, heights: np.ndarray, parts: list[str]) -> None:
+def _draw_stacks(ax: Axes, heights: np.ndarray, styles: Mapping[str, Style]) -> None:
     """Draw ``heights``, a row per part and a column per bar, with a number where there is room."""
-    styles, base, tallest = styles_of(parts), np.zeros(heights.shape[1]), heights.sum(axis=0).max()
-    for name, row in zip(parts, heights, strict=True):
-        look = styles[name].face()
-        bars = ax.bar(range(len(row)), row, bottom=base, width=_WIDTH, label=name, zorder=2, **look)
+    base, tallest = np.zeros(heights.shape[1]), heights.sum(axis=0).max()
+    for (name, style), row in zip(styles.items(), heights, strict=True):
+        bars = ax.bar(range(len(row)), row, bottom=base, width=_WIDTH, label=name, zorder=2, **style.face())
         numbers = [f"{height:.3g}" if height > 0.07 * tallest else "" for height in row]
         label_bars(ax, bars, numbers, 8.0, label_type="center")
         base = base + row

@@ -38,16 +38,16 @@ class Control(NamedTuple):
 class View(NamedTuple):
     """What an explorer shows: panels with their alt text and note, and a table of numbers.
 
-    ``figure()`` is what stands for it in print, with an alt text of its own if ``printed_alt`` is
-    one. Panels lie on an axis of ``time``, or without it on columns; a grid ``opens_at`` a step.
-    ``narration`` stands above the picture, and controls that do not count now are ``disabled``.
-    ``title`` stands over a file.
+    ``figure(colors=None)`` is what stands for it in print, with an alt text of its own if
+    ``printed_alt`` is one. Panels lie on an axis of ``time``, or without it on columns; a grid
+    ``opens_at`` a step. ``narration`` stands above the picture, and controls that do not count now
+    are ``disabled``. ``title`` stands over a file.
     """
 
     panels: Sequence[Panel]
     alt: str
     table: pd.DataFrame
-    figure: Callable[[], Figure]
+    figure: Callable[..., Figure]
     note: str = ""
     printed_alt: str = ""
     opens_at: int = 0

@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StaticForm:
-    """What stands for a widget: a picture, drawn once it is needed, its alt text, and a table."""
+    """What stands for a widget: a picture, drawn once it is needed, its alt text, and a table.
 
-    draw: Callable[[], Figure | Axes]
+    ``draw`` takes ``colors``, as :func:`labkit.draw.timeline` does.
+    """
+
+    draw: Callable[..., Figure | Axes]
     alt: str
     table: pd.DataFrame
 

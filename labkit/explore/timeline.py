@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import anywidget
@@ -13,7 +14,7 @@ import traitlets
 from labkit import draw
 from labkit.base.files import write_atomically
 from labkit.base.formats import emulated
-from labkit.draw.layout import RANK, TimeAxis, row_word, time_axis
+from labkit.draw.layout import RANK, TimeAxis, row_word, time_axis, unit_label
 from labkit.draw.palette import words_of
 from labkit.draw.panel import Panel
 from labkit.explore import standalone_html
@@ -71,8 +72,9 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         if events is None:
             return
         shown = EventTables.of(events, schedule, ideal, title)
-        axis = time_axis(max(float(table["end_s"].max()) for table in shown.tables.values()))
-        note = emulated(*(table for table in (events, ideal) if table is not None))
+        given = [table for table in (events, ideal) if table is not None]
+        axis = time_axis(max(float(table["end_s"].max()) for table in shown.tables.values()), unit_label(*given))
+        note = emulated(*given)
         takes = _duration(events, ideal, axis)
         self.show([shown], time=axis, alt=f"{_what(events)} {takes}", narration=takes, note=note, title=title)
         self.static_form = lambda: _static_form(events, ideal, self.scene["alt"])
@@ -121,16 +123,17 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         title = title or self.scene["title"] or self.scene["alt"].removesuffix(".") or "labkit timeline"
         return standalone_html.standalone_html(self.scene, title, self.library())
 
-    def save(self, name: str, *, alt: str = "") -> draw.Picture:
+    def save(self, name: str, *, alt: str = "", colors: Mapping[str, Any] | None = None) -> draw.Picture:
         """Write ``name`` as .png, .svg, .csv, .alt.txt and .html into the folder of figures.
 
-        The last plays without a kernel. ``alt`` is the alt text, if it is to say more than the
-        picture's own. Errors are those of :func:`labkit.draw.save`.
+        The last plays without a kernel, in the colours of its page. ``alt`` is the alt text, if it
+        is to say more than the picture's own; ``colors`` are the picture's colours by name. Errors
+        are those of :func:`labkit.draw.save` and :func:`labkit.draw.timeline`.
         """
         from labkit.base.lab import lab
 
         form = self.static_form()
-        picture = draw.save(form.figure, name, alt=alt or form.alt)
+        picture = draw.save(form.draw(colors=colors) if colors else form.figure, name, alt=alt or form.alt)
         write_atomically(lab().figures / f"{name}.html", self.to_html().encode())
         return picture
 
@@ -155,8 +158,8 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 def _static_form(events: pd.DataFrame, ideal: pd.DataFrame | None, alt: str) -> StaticForm:
     table = timings(events).rename(columns={RANK: row_word(events)})
     if ideal is not None:
-        return StaticForm(lambda: draw.overlay(ideal, events), alt, table)
-    return StaticForm(lambda: draw.timeline(events), alt, table)
+        return StaticForm(partial(draw.overlay, ideal, events), alt, table)
+    return StaticForm(partial(draw.timeline, events), alt, table)
 
 
 def _what(events: pd.DataFrame) -> str:

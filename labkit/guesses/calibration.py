@@ -24,7 +24,8 @@ from labkit.base.formats import MeasuredTable, fact, measured
 from labkit.base.lab import lab
 from labkit.base.measurement_html import Lines, style_measurements
 from labkit.base.words import words
-from labkit.draw.picture import attach, house_style, new_axes
+from labkit.draw.palette import INK, on_page
+from labkit.draw.picture import attach, behind, house_style, new_axes, scaled
 from labkit.guesses import store
 from labkit.guesses.feedback import TERMS, amount
 from labkit.stats import Interval, interval
@@ -236,9 +237,9 @@ def draw_calibration(table: pd.DataFrame, n: int = 8, ax: Axes | None = None) ->
     heights = np.array([label.count("\n") + 1.8 for label in labels])  # in lines of text
     places = heights.cumsum() - heights / 2
     with house_style():
-        ax = ax or new_axes(10.0, 1.0 + 0.14 * heights.sum())
+        ax = ax or new_axes(10.0, 1.0 + scaled(0.14) * heights.sum())
         ax.axvspan(0.5, 2, color="#009E73", alpha=0.15, linewidth=0, label="within a factor of two")
-        ax.axvline(1, color="#222222", linewidth=1, label="the answer")
+        ax.axvline(1, color=on_page(INK), linewidth=1, label="the answer")
         shown = numbers.factor.clip(1 / FAR, FAR)
         ax.hlines(places, 1, shown, color="#999999", linewidth=1)
         ax.plot(shown, places, "*", color="#777777", markersize=9, label="your guess")
@@ -248,10 +249,11 @@ def draw_calibration(table: pd.DataFrame, n: int = 8, ax: Axes | None = None) ->
         for place, factor in zip(places, numbers.factor, strict=True):
             if not 1 / FAR <= factor <= FAR:  # its star is at the edge, so say where it would be
                 far = f"{factor:,.0f}" if factor > 1 else f"1/{1 / factor:,.0f}"
-                look: dict[str, Any] = {"ha": "right" if factor > 1 else "left", "va": "center", "fontsize": 8}
-                look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-                ax.text((FAR if factor > 1 else 1 / FAR) * (0.8 if factor > 1 else 1.25), place, far, **look)
-        ax.set_yticks(places, labels=labels, fontsize=9)
+                look: dict[str, Any] = {"ha": "right" if factor > 1 else "left", "va": "center", "fontsize": scaled(8)}
+                ax.text(
+                    (FAR if factor > 1 else 1 / FAR) * (0.8 if factor > 1 else 1.25), place, far, bbox=behind(), **look
+                )
+        ax.set_yticks(places, labels=labels)
         _set_left(ax)
         ax.set_ylim(heights.sum(), 0)
         ax.set_xlabel("guess ÷ answer")

@@ -118,12 +118,13 @@ class Guess:
         Raises ValueError where nothing could be said but right or wrong, and for another term.
         """
         text, left_out, term = self._compare(answer, as_if or {}, terms or {})
-        undecided = False
+        undecided, between = False, None
         if isinstance(answer, Interval):
+            between = [_plain(answer.low), _plain(answer.high)]
             undecided = self.value is not None and answer.side_of(self.value) == "inside"
             answer = answer.median
         chance = None if undecided else self.question.chance(self.value, answer)
-        facts = {"answer": _plain(answer), "measured": measured, "undecided": undecided}
+        facts = {"answer": _plain(answer), "between": between, "measured": measured, "undecided": undecided}
         if not self.final:  # an experiment after the answer leaves it as it was
             self._keep(**facts, left_out=left_out, term=term, chance=chance and round(chance, 4))
         display(Card(f"You said: {self.in_words()}. {fact(text, width=0) if measured else text}"))

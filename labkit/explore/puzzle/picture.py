@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -92,14 +93,15 @@ def alt_text(game: Game) -> str:
 def static_form(game: Game) -> StaticForm:
     """Return picture, words and table for where there is no widget; outlines are offered ops."""
 
-    def draw() -> Figure:
+    def draw(**look: Any) -> Figure:
         ops, placed = list(shown(game)), game.board.placed
         offered = [op not in placed for op in ops]
         events = prepare(_events(game).assign(label=list(map(str, ops)), ghost=offered), "the board")
         panel = lay_out([Part("", 1.0, events)])
         bars = panel.bars.assign(label=events["label"], ghost=events["ghost"])
         title = f"Level {game.number}: {game.level.title}"
-        return panel_figure([replace(panel, bars=bars, title=title, facts=facts_of(game), marks=_par(game))], axis())
+        panel = replace(panel, bars=bars, title=title, facts=facts_of(game), marks=_par(game))
+        return panel_figure([panel], axis(), **look)
 
     return StaticForm(draw, alt_text(game), table(game).set_index("rank"))
 

@@ -13,8 +13,8 @@ from labkit.explore.scene_message import styles_message
 from labkit.explore.schedules.state import FIELDS, PRESETS, SCHEDULES, Choice, State
 from labkit.explore.schedules.values import n_micro_of, timed_schedule
 from labkit.schedule import EVENT_NAMES, Schedule
+from labkit.simulate.simulator import UNITS
 
-UNITS = "time (units)"
 UNIT_AXIS = time_axis(1.0, UNITS)
 MAX_RANKS, MAX_MICRO = 8, 16  # of the schedules in a file
 

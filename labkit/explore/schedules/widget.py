@@ -19,12 +19,13 @@ from labkit.explore.explorer import Explorer, RunButtons, table_html
 from labkit.explore.scene_message import EventTables
 from labkit.explore.schedules import tables
 from labkit.explore.schedules.measure import ScheduleRun, TimedSchedule, run_schedules
-from labkit.explore.schedules.orders import UNIT_AXIS, UNITS, pipeline_message, schedule_form, schedule_library
+from labkit.explore.schedules.orders import UNIT_AXIS, pipeline_message, schedule_form, schedule_library
 from labkit.explore.schedules.state import State, parse
 from labkit.explore.schedules.values import n_micro_of, timed_schedule
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 from labkit.simulate import makespan
+from labkit.simulate.simulator import UNITS
 
 
 def schedule_explorer(state: str = "") -> ScheduleExplorer:
