@@ -25,6 +25,7 @@ class Case(NamedTuple):
         return list(range(1000, 1000 + self.samples))  # samples that differ from every sample's index
 
     def observe(self) -> Any:
+        from torch import get_rng_state
         from torch.utils.data import DataLoader
 
         from labkit import dp
@@ -36,7 +37,9 @@ class Case(NamedTuple):
 
         data, picked = self.data(), dp.Partition(self.data(), [1, 0])
         random.seed(0)
-        seen = {"picked": [picked[0], picked[1]], "shards": cut(data), "data": data}
+        before = random.getstate(), get_rng_state()
+        seen: dict[str, Any] = {"picked": [picked[0], picked[1]], "shards": cut(data), "data": data}
+        seen["seeded"] = random.getstate() != before[0] or not get_rng_state().equal(before[1])
         random.seed(1)  # as another rank's may be
         seen |= {"again": cut(self.data()), "seed 99": cut(self.data(), seed=99)}
         n = len(self.sizes) if self.batch_size else 0
@@ -48,8 +51,23 @@ class Case(NamedTuple):
 
 
 HALVES, QUARTERS, LARGE = [0.5] * 2, [0.25] * 4, Case(1000, [0.1] * 10)
-CUTS = [Case(10, QUARTERS), Case(11, [0.7, 0.2, 0.1]), Case(2, QUARTERS), LARGE]
-LOADS = [Case(103, QUARTERS, 32), Case(100, [1 / 3] * 3, 32), Case(64, HALVES, 64), Case(5, HALVES, 2)]
+
+
+def drawn(draw: random.Random) -> list[Case]:
+    """Return one sample more than ranks share evenly, and a batch with a remainder."""
+    n = draw.randint(5, 7)
+    batch_size = n * draw.randint(1, 4) + draw.randint(1, n - 1)
+    return [Case(n * draw.randint(10, 20) + 1, [1 / n] * n, batch_size)]
+
+
+CUTS: list[Any] = [Case(10, QUARTERS), Case(11, [0.7, 0.2, 0.1]), Case(2, QUARTERS), LARGE, drawn]
+LOADS: list[Any] = [
+    Case(103, QUARTERS, 32),
+    Case(100, [1 / 3] * 3, 32),
+    Case(64, HALVES, 64),
+    Case(5, HALVES, 2),
+    drawn,
+]
 TASK = Task(
     writes="Partition, DataPartitioner, partition_dataset",
     minutes=22,
@@ -124,7 +142,9 @@ def seed_alone_decides(case: Case, seen: Any) -> Finding:
 
 @TASK.claim(CUTS[:1])
 def data_stays(case: Case, seen: Any) -> Finding:
-    """The data set itself stays as it is."""
+    """The data set itself stays as it is, and so do the random numbers of the process."""
+    if seen["seeded"]:
+        return "whatever else draws random numbers now draws the same on every rank. Seed a generator of your own"
     return seen["data"] != case.data() and "the data set was changed in place"
 
 

@@ -10,6 +10,7 @@ HOW = f"gather on rank 0, {EACH}, scatter the mean, copy_ it into grad"
 PLAIN = Case("gather_scatter_gradients", ("gather (rank 0)", "scatter (rank 0)"), HOW)
 TASK = averaging(
     PLAIN,
+    strict=True,
     writes="gather_scatter_gradients",
     minutes=15,
     points=10,

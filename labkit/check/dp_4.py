@@ -5,15 +5,18 @@ dp.3 asks the same of the gradients, so that file takes its claims from here.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from labkit.base.texts import listed
 from labkit.check.calls import calls_have_ended, recorded
 from labkit.check.harness import Finding, Task
 from labkit.check.plain import close, times_off
 
 NONE = "parameters without a gradient (grad is None)"
+FROZEN = "a layer that has gradients, and is frozen since (requires_grad is False)"
 UNLIKE = "gradients that lie transposed in memory, first.weight's on rank 0, last.weight's on the others"
 
 
@@ -25,9 +28,16 @@ class Case(NamedTuple):
     how: str
     special: str = ""
     world_size: int = 3
+    width: int = 4
+    dims: tuple[int, ...] = ()  # of more parameters, each of one number
 
     def __str__(self) -> str:
-        return self.special
+        more = f"with {self.world_size} ranks, and parameters of {listed(self.dims)} dimensions, too"
+        return self.special or more * bool(self.dims)
+
+    @property
+    def ranks(self) -> range:
+        return range(self.world_size)
 
     def observe(self) -> Any:
         import torch.distributed as dist
@@ -49,11 +59,18 @@ class Case(NamedTuple):
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(7)
-            model = torch.nn.ModuleDict({name: torch.nn.Linear(4, 4) for name in ("first", "last")}).double()
-            inputs, targets = torch.randn(2, 3, 4, 4).double()[:, list(shards)]
-        torch.nn.functional.mse_loss(model["last"](model["first"](inputs).tanh()), targets).backward()
+            model = torch.nn.ModuleDict({name: torch.nn.Linear(self.width, self.width) for name in ("first", "last")})
+            model["scales"] = torch.nn.ParameterList(torch.full([1] * n, 1 + n / 4) for n in self.dims)
+            model = model.double()
+            inputs, targets = torch.randn(2, self.world_size, 4, self.width).double()[:, list(shards)]
+        hidden = model["first"](inputs).tanh()
+        for scale in model["scales"].parameters():
+            hidden = hidden * scale.sum()
+        torch.nn.functional.mse_loss(model["last"](hidden), targets).backward()
         if self.special == NONE:
             model["first"].bias.grad = None
+        if self.special == FROZEN:
+            model["first"].requires_grad_(False)
         if self.special == UNLIKE:
             weight: Any = model["first" if shards == (0,) else "last"].weight
             weight.grad = weight.grad.t().contiguous().t()
@@ -65,10 +82,10 @@ class Case(NamedTuple):
 
     def wrong(self, seen: Any) -> list[tuple[int, str]]:
         """Return each rank and gradient that is not the mean over the ranks."""
-        means = self.gradients(0, 1, 2).items()
+        means = self.gradients(*self.ranks).items()
         return [
             (rank, name)
-            for rank in range(self.world_size)
+            for rank in self.ranks
             for name, mean in means
             if not close(seen[rank]["gradients"][name], mean)
         ]
@@ -85,13 +102,21 @@ def _none_named() -> Iterator[None]:
         raise
 
 
-def averaging(plain: Case, **record: Any) -> Task:
-    """Return a task of what must hold in whatever way the gradients are averaged."""
+def averaging(plain: Case, strict: bool, **record: Any) -> Task:
+    """Return a task of what must hold in whatever way the gradients are averaged.
+
+    Unless ``strict``, they need not change in place, nor travel one by one.
+    """
+
+    def drawn(draw: random.Random) -> list[Case]:
+        return [plain._replace(world_size=2, width=draw.choice((2, 3, 5, 6)), dims=(3, 5))]
+
     task = Task(**record)
     task.claim([plain])(calls_have_ended)
-    task.claim([plain, plain._replace(special=NONE)], core=True)(mean_is_the_gradient_of_the_batch)
+    special = (plain._replace(special=each) for each in (NONE, FROZEN))
+    task.claim([plain, *special, drawn], core=True)(mean_is_the_gradient_of_the_batch)
     for holds in (gradients_change_in_place, each_gradient_travels_by_itself):
-        task.claim([plain])(holds)
+        (task.claim if strict else task.remark)([plain])(holds)
     return task
 
 
@@ -104,7 +129,7 @@ def mean_is_the_gradient_of_the_batch(case: Case, seen: Any) -> Finding:
     for rank, name in wrong:
         instead = _instead(case, seen, rank, name)
         what = f"on rank {rank}, the gradient of {name} {instead}"
-        return f"{what}. {len(wrong)} of 12 gradients are wrong"
+        return f"{what}. {len(wrong)} of {len(case.gradients(0)) * case.world_size} gradients are wrong"
     for name, gradient in seen[0]["gradients"].items():
         others = [found["gradients"][name] for found in seen]
         if gradient is not None and not all(other.equal(gradient) for other in others):
@@ -113,7 +138,8 @@ def mean_is_the_gradient_of_the_batch(case: Case, seen: Any) -> Finding:
 
 def _instead(case: Case, seen: Any, rank: int, name: str) -> str:
     """Return what a gradient is instead of the mean, and what to do."""
-    mean, *shards = [case.gradients(*shards)[name] for shards in ((0, 1, 2), (0,), (1,), (2,))]
+    mean, *shards = [case.gradients(*shards)[name] for shards in (case.ranks, *((rank,) for rank in case.ranks))]
+    n = case.world_size
     if mean is None:
         return "was None, and it was given one, so an optimizer changes it: skip it where grad is None"
     for other, shard in enumerate(shards):
@@ -124,10 +150,10 @@ def _instead(case: Case, seen: Any, rank: int, name: str) -> str:
         return "is gone (None): change it in place, or put the mean there"
     if close(found, own):
         return f"is still that of the rank's own shard: {case.how}"
-    if times := times_off(found, mean, 3, close):
+    if times := times_off(found, mean, n, close):
         return times
-    if close(found, own / 3):
-        return "is that of its own shard divided by 3: sum over the ranks as well"
+    if close(found, own / n):
+        return f"is that of its own shard divided by {n}: sum over the ranks as well"
     return f"is neither the mean over the ranks (to 9 digits), nor their sum, nor its own: {case.how}"
 
 
@@ -156,6 +182,7 @@ def each_gradient_travels_by_itself(case: Case, seen: Any) -> Finding:
 PLAIN = Case("average_gradients", ("all_reduce",), "sum with all_reduce, divide by get_world_size()")
 TASK = averaging(
     PLAIN,
+    strict=False,
     writes="average_gradients",
     minutes=10,
     points=10,
@@ -170,3 +197,11 @@ momentum move the parameter. Change the gradient, and not the parameter, and cha
 because others hold that very tensor.""",
     ),
 )
+
+
+@TASK.claim([PLAIN])
+def all_reduce_adds_up(case: Case, seen: Any) -> Finding:
+    """The ranks' gradients are added up by all_reduce."""
+    for rank, found in enumerate(seen):
+        if "all_reduce" not in (names := sorted({name for name, *_ in found["calls"]})):
+            return f"rank {rank} called {listed(names)}, and no all_reduce"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ class Case(NamedTuple):
         part = self.part(whole, self.world_size)
         if self.kind == ONE_A_CHUNK:
             n = self.world_size
-            part.copy_(torch.tensor([BASE ** (chunk * n + rank) for chunk in range(n)]))
+            part.copy_(torch.tensor([float(BASE) ** (chunk * n + rank) for chunk in range(n)]))
         return part, whole
 
     def observe(self) -> Any:
@@ -77,8 +78,25 @@ KINDS = [  # equal chunks first: where chunks are mixed up, messages of other si
     Case("17 elements of bfloat16", lambda whole, n: whole[1:18], DTYPES, "bfloat16"),
     Case("17 elements of float64", lambda whole, n: whole[1:18], DTYPES, "float64", LARGE),
 ]
-CASES = [case._replace(world_size=world_size) for world_size in (3, 2, 4) for case in KINDS]
-ROUNDED = [Case("1002 large numbers", lambda whole, n: whole, largest=LARGE, world_size=n) for n in (4, 1)]
+
+
+def drawn(draw: random.Random) -> list[Case]:
+    """Return all kinds on more ranks, and a number of elements that they cannot share evenly."""
+    n_ranks = draw.choice((5, 6))
+    n = 60 * draw.randint(1, 16) + draw.choice((1, 7, 11, 13))
+    some = Case(f"{n} elements", lambda whole, _: whole[1 : n + 1])
+    return [case._replace(world_size=n_ranks) for case in (*KINDS, some)]
+
+
+CASES: list[Any] = [*(case._replace(world_size=world_size) for world_size in (3, 2) for case in KINDS), drawn]
+
+
+def rounded(draw: random.Random) -> list[Case]:
+    """Return all numbers on as many ranks, and on one."""
+    sizes = draw.choice((5, 6)), 1
+    return [Case("1002 large numbers", lambda whole, _: whole, largest=LARGE, world_size=n) for n in sizes]
+
+
 TASK = Task(
     writes="ring_all_reduce",
     minutes=30,
@@ -189,7 +207,7 @@ def _parts(value: float, n: int) -> _Parts:
     return _Parts(times)
 
 
-@TASK.claim(ROUNDED)
+@TASK.claim([rounded])
 def ranks_agree(case: Case, seen: Any) -> Finding:
     """All ranks end up with the same numbers, to the last bit, and these are the sum up to
     rounding."""
@@ -201,7 +219,7 @@ def ranks_agree(case: Case, seen: Any) -> Finding:
     return not right and f"they differ from the sum by more than rounding: {SIZES}"
 
 
-@TASK.claim(ROUNDED)
+@TASK.claim([rounded])
 def messages_go_round_the_ring(case: Case, seen: Any) -> Finding:
     """A rank sends 2 (N - 1) / N of the tensor's bytes, to a neighbour in the ring, and calls no
     collective."""

@@ -39,11 +39,14 @@ class Case(NamedTuple):
         return dist._compute_bucket_assignment_by_size(tensors, caps, [False] * len(order), order)[0]
 
 
-DRAW = random.Random(6)
-SIZES = [[DRAW.choice((0, 1, 2, 3, 4, 5, 6, 50)) for _ in range(DRAW.randint(1, 9))] for _ in range(40)]
-DRAWN = [Case(sizes, DRAW.randint(1, 12), DRAW.choice((None, DRAW.randint(1, 12)))) for sizes in SIZES]
+def drawn(draw: random.Random) -> list[Case]:
+    """Return forty lists of sizes, from empty to more than a bucket holds."""
+    sizes = [[draw.choice((0, 1, 2, 3, 4, 5, 6, 50)) for _ in range(draw.randint(1, 9))] for _ in range(40)]
+    return [Case(each, draw.randint(1, 12), draw.choice((None, draw.randint(1, 12)))) for each in sizes]
+
+
 FIRST = [Case([4, 4, 4, 4], 8), Case([2, 3, 4, 5], 6), Case([1, 1, 1, 1, 1], 2.5), Case([], 4)]
-CASES = [*FIRST, Case([4, 4, 4, 4, 4], 8, first_cap=4), *DRAWN]
+CASES: list[Any] = [*FIRST, Case([4, 4, 4, 4, 4], 8, first_cap=4), drawn]
 TASK = Task(
     writes="assign_buckets",
     minutes=15,

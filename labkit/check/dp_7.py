@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from unittest import mock
 import torch
 from torch import nn
 
+from labkit.base.texts import listed
 from labkit.check.harness import Finding, Task
 from labkit.check.plain import times_off
 
@@ -48,6 +50,7 @@ class Step(NamedTuple):
     buckets: list[list[str]]  # names of parameters
     events: list[Any]  # each with a parameter, a bucket's number, or how many buckets have arrived
     gradients: dict[str, Any]  # each with that of one process, and whether it is in its buffer
+    past_send: list[Any]  # buckets that went to comm_hook without Bucket.send
 
 
 @dataclass(eq=False)
@@ -56,6 +59,7 @@ class Case:
 
     what: str
     steps: Sequence[str]
+    cap_mb: float = CAP_MB
     world_size = 3
 
     def __str__(self) -> str:
@@ -78,15 +82,28 @@ class Case:
         self.layers = nn.ModuleDict({letter: nn.Linear(4, 4).double() for letter in LAYERS})
         for name, parameter in self.layers.named_parameters():  # the reducer's hooks come later
             parameter.register_post_accumulate_grad_hook(functools.partial(self.ready, name))
-        self.reducer = dp.BucketedDataParallel(self.layers, CAP_MB, self.send)
+        self.reducer = dp.BucketedDataParallel(self.layers, self.cap_mb, self.send)
         waits: dict[str, Any] = {"wait_all": lambda futures: [each.wait() for each in futures]}
         waits["collect_all"] = lambda futures: Arriving(lambda: futures, *futures)
         untouched = mock.patch.object(bucket.Bucket, "check_untouched")  # findings tell more than its error
-        with mock.patch.multiple(torch.futures, **waits), untouched:
+        self.sending: list[Any] = []  # buckets whose send has been called and goes on
+        noted = mock.patch.object(bucket.Bucket, "send", self.noting(bucket.Bucket.send))
+        with mock.patch.multiple(torch.futures, **waits), untouched, noted:
             return [self.take(step) for step in range(len(self.steps))]
+
+    def noting(self, send: Any) -> Any:
+        """Return ``Bucket.send`` that notes which bucket it is about."""
+
+        def noted(bucket: Any, comm_hook: Any) -> None:
+            self.sending.append(bucket.number)
+            send(bucket, comm_hook)
+            self.sending.pop()
+
+        return noted
 
     def take(self, step: int) -> Step:
         self.arrived, self.events, reducer = 0, list[Any](), self.reducer
+        self.past_send: list[Any] = []
         reducer.zero_grad(set_to_none=step % 2 == 0)  # both ways must do
         *earlier, last = self.losses(step)
         with reducer.no_sync():
@@ -106,7 +123,7 @@ class Case:
                 grad = each.parameters[i].grad
                 in_buffer = grad is not None and grad.is_set_to(each.views[i])
                 gradients[name] = copy.deepcopy(grad), own[i], in_buffer
-        return Step([each.names for each in reducer.buckets], self.events, gradients)
+        return Step([each.names for each in reducer.buckets], self.events, gradients, self.past_send)
 
     def ready(self, name: str, _: torch.Tensor) -> None:
         self.events.append((READY, name))
@@ -120,6 +137,8 @@ class Case:
         numbers = [each.number for each in self.reducer.buckets if each.buffer.is_set_to(buffer)]
         number = next(iter(numbers), None)
         self.events.append((SENT, number))
+        if number not in self.sending:
+            self.past_send.append(number)
         sent = buffer.clone()
 
         def arrive() -> torch.Tensor:
@@ -157,10 +176,18 @@ class Arriving(torch.futures.Future[Any]):
 
 # --- what must hold in each step ------------------------------------------------------------------
 
-CASES = [
+
+def drawn(draw: random.Random) -> list[Case]:
+    """Return steps with a bucket for each layer, in some order, all but one of them or some."""
+    orders = ["".join(draw.sample(LAYERS, n)) for n in (5, 4, 3, 5)]
+    return [Case(f"with a bucket for each layer, {listed(orders)} in turn", orders, cap_mb=100 / 2**20)]
+
+
+CASES: list[Any] = [
     Case("where all layers are used, in different orders", ["abcde", "edcba", "caebd"]),
     Case("where each step leaves out another layer", ["abcd", "abce", "abde", "acde", "bcde", "a", "e"]),
     Case("where backward passes inside no_sync come first", ["abcde " * 3, "abcd abde ad", "abcde c b"]),
+    drawn,
 ]
 
 
@@ -196,7 +223,8 @@ def each_bucket_leaves_in_turn_and_in_time(step: Step) -> Finding:
     right_events = _right_events(step)
     at = next((at for at, event in enumerate(step.events) if event != right_events[at]), None)
     if at is None:
-        return None
+        past = "comm_hook was called past its send, which times it and waits for other streams"
+        return step.past_send and f"bucket {step.past_send[0]}: {past}. Use bucket.send(self.comm_hook)"
     (kind, what), (right, expected) = step.events[at], right_events[at]
     sent = [what for each, what in step.events[:at] if each == SENT]
     ready = [what for each, what in step.events[:at] if each == READY]

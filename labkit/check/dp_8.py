@@ -19,10 +19,16 @@ from collections.abc import Callable
 from multiprocessing import context, popen_fork, popen_spawn_posix, reduction
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 from labkit.check.harness import Finding, Task
 
 FAILURE = "this rank was told to fail"
+SPAWNED = "LABKIT_CHECK_SPAWNED"  # in the environment of a process that was to be spawned
+STARTS = {
+    "forked": 'was forked, with whatever locks and threads are here. The TODO asks for start_method="spawn"',
+    "past": "ran fn past _run_rank, which ends its process group, and it with this process",
+}
 
 
 def work(file: Path, caller: int, rank: int, world_size: int, backend: str) -> None:
@@ -35,16 +41,28 @@ def work(file: Path, caller: int, rank: int, world_size: int, backend: str) -> N
     import psutil
     from torch.distributed import FileStore
 
+    note_start(file)
     if os.getpid() == caller:
         raise RuntimeError(f"rank {rank} ran in the process that called run_processes: start one for it too")
     store = FileStore(f"{file}.store", world_size)
     store.set(f"rank {rank}", str(os.getpid()))
-    if rank:
+    if 0 < rank < world_size:
         with contextlib.suppress(psutil.Error):  # it has gone already, or stays
             psutil.Process(int(store.get(f"rank {(rank + 1) % world_size}"))).wait(timeout=3)
         until_it_waits(caller)
     with file.open("a") as reports:
         reports.write(json.dumps([rank, world_size, backend]) + "\n")
+
+
+def note_start(file: Path) -> None:
+    """Note how this rank was started, where that is not as it should be."""
+    frame, names = sys._getframe(), set[str]()
+    while frame := frame.f_back:  # type: ignore[assignment]
+        names.add(frame.f_code.co_name)
+    if sys.platform == "linux" and SPAWNED not in os.environ:
+        Path(f"{file}.forked").touch()
+    if "_run_rank" not in names:
+        Path(f"{file}.past").touch()
 
 
 def until_it_waits(caller: int) -> None:
@@ -65,6 +83,7 @@ def run_until_ended(file: Path, caller: int, rank: int, world_size: int, backend
 
     Rank 1 fails, and a single rank interrupts the process that called run_processes.
     """
+    note_start(file)
     if rank == 1:
         raise RuntimeError(FAILURE)
     if world_size == 1:
@@ -75,12 +94,13 @@ def run_until_ended(file: Path, caller: int, rank: int, world_size: int, backend
 
 
 class Case(NamedTuple):
-    """``run_processes(fn, ranks, "gloo")``, which ``raises`` or returns."""
+    """``run_processes(fn, ranks, backend)``, which ``raises`` or returns."""
 
     name: str
     fn: Callable[..., None]
     ranks: int
     raises: bool = True
+    backend: str = "gloo"
 
     def __str__(self) -> str:
         return self.name
@@ -97,16 +117,19 @@ class Case(NamedTuple):
             file = Path(folder, "reports")
             fn = functools.partial(self.fn, file, this.pid)
             try:
-                dp.run_processes(fn, self.ranks, "gloo")
+                with mock.patch.object(dp, "_check_backend"):
+                    dp.run_processes(fn, self.ranks, self.backend)
             except (Exception, KeyboardInterrupt) as raised:
                 if not self.raises:
                     raise
                 error = str(raised)
             seen = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-            _, left = psutil.wait_procs({*this.children(recursive=True)} - before, timeout=0.5)
+            there = {*this.children(recursive=True)} - before
+            _, left = psutil.wait_procs(there, timeout=0.5)
             for process in left:
                 process.kill()
-        return {"error": error, "left": len(left), "reports": seen}
+            how = [kind for kind in STARTS if Path(f"{file}.{kind}").exists()]
+        return {"error": error, "left": len(left), "there": len(there), "reports": seen, "how": how}
 
 
 class Forked(popen_fork.Popen):
@@ -118,7 +141,8 @@ class Forked(popen_fork.Popen):
             reduction.dump(process, io.BytesIO())
         finally:
             context.set_spawning_popen(None)
-        super()._launch(process)  # type: ignore[misc]
+        with mock.patch.dict(os.environ, {SPAWNED: ""}):
+            super()._launch(process)  # type: ignore[misc]
 
 
 def _prepare() -> None:
@@ -129,6 +153,7 @@ def _prepare() -> None:
 
 
 WORKING = Case("with 3 ranks, of which rank 0 ends first", work, 3, raises=False)
+ALONE = Case("with 1 rank and another backend", work, 1, raises=False, backend="nccl")
 FAILING = Case("with 2 ranks, of which rank 1 fails", run_until_ended, 2)
 INTERRUPTED = Case("with 1 rank, interrupted from the keyboard", run_until_ended, 1)
 TASK = Task(
@@ -155,12 +180,19 @@ def a_process_for_each_rank(case: Case, seen: Any) -> Finding:
     """Each rank runs once, in a process of its own, and is told its rank, world size and
     backend."""
     given = sorted(seen["reports"])
-    expected = [[rank, case.ranks, "gloo"] for rank in range(case.ranks)]
+    expected = [[rank, case.ranks, case.backend] for rank in range(case.ranks)]
     if len(given) < case.ranks and all(each in expected for each in given):
         early = f"run_processes returned after fn was done on {len(given)} of them"
         return f"{early}. Wait for all: only then is context.join() True"
     wrong = f"fn was called with {given}, expected {expected}"
     return given != expected and f"{wrong}: start one process for each rank"
+
+
+@TASK.claim([WORKING])
+def each_process_is_spawned(case: Case, seen: Any) -> Finding:
+    """Each process is spawned, a new interpreter, and does _run_rank."""
+    for how in seen["how"]:
+        return f"a process {STARTS[how]}"
 
 
 @TASK.claim([FAILING])
@@ -178,5 +210,14 @@ def a_failure_ends_all(case: Case, seen: Any) -> Finding:
 @TASK.claim([WORKING, FAILING, INTERRUPTED])
 def no_process_is_left(case: Case, seen: Any) -> Finding:
     """However run_processes comes to its end, none of its processes is left."""
-    still = f"{seen['left']} of {case.ranks} were still running"
-    return seen["left"] and f"{still}. Wait in a try block; end and join all of them in its finally"
+    still, to_do = f"{seen['left']} of {case.ranks} were still running", "Wait in a try block"
+    if seen["left"]:
+        return f"{still}. {to_do}; end and join all of them in its finally"
+    ended = f"{seen['there']} of {case.ranks} had been ended, and not waited for: it is there until it is joined"
+    return seen["there"] and ended
+
+
+@TASK.claim([ALONE])
+def number_and_backend_are_the_callers(case: Case, seen: Any) -> Finding:
+    """Any number of ranks may be asked for, on any backend."""
+    return a_process_for_each_rank(case, seen)

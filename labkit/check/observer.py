@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any
 
@@ -19,7 +20,7 @@ from labkit.check.failure import WAITS_FOR_RANKS, Source, stopped_by
 from labkit.check.result import ENDS, IS_IMPORTED, Claim
 
 TIMEOUT_S = 30.0  # for one case; an answer that is right takes a few seconds at most for all of them
-START_S = 300.0  # until a first rank runs: on a busy machine it takes long to import torch
+START_S = 300.0  # until ranks run: on a busy machine it takes long to import torch
 MAX_PRINTED = 20_000  # characters of what an answer prints that are shown
 GROUP_IS_GONE = (
     "destroyed the process group, so nothing can be communicated after it. "
@@ -36,10 +37,10 @@ def observed(case):
 class Observer(contextlib.ExitStack):
     """Observes each case once, in ranks that stay."""
 
-    def __init__(self, source: Source, waits: str):
+    def __init__(self, source: Source, waits: str, known: Mapping[str, str], seeds: Mapping[int, int]):
         super().__init__()
         self.observations: dict[int, Any] = {}  # by the case's id
-        self._source, self._waits = source, waits
+        self._source, self._waits, self._known, self._seeds = source, waits, known, seeds
         self._started: dict[int | None, Any] = {}
 
     def observe(self, case: Any) -> Claim | None:
@@ -59,16 +60,23 @@ class Observer(contextlib.ExitStack):
             found = self._ranks(world_size).run(observed, case).values
         except (plain.NotPlain, RankError, LaunchTimeout) as error:
             what = stopped_by(error, self._source, waits)
+            what += "".join(f". {meaning}" for known, meaning in self._known.items() if re.search(known, what))
             if self._source.fails_on_import(error):
                 return Claim(IS_IMPORTED, what)
             needs_another = getattr(error, "error_type", "") == "TodoError"
-            return Claim(ENDS, what if needs_another else named(case, what))
+            return Claim(ENDS, what if needs_another else self.named(case, what))
         gone = [rank for rank, (_, has_group) in enumerate(found) if not has_group]
         if world_size is not None and gone:
-            return Claim(ENDS, named(case, f"rank {gone[0]} {GROUP_IS_GONE}"))
+            return Claim(ENDS, self.named(case, f"rank {gone[0]} {GROUP_IS_GONE}"))
         seen = [seen for seen, _ in found]
         self.observations[id(case)] = seen[0] if world_size is None else seen
         return None
+
+    def named(self, case: Any, text: str) -> str:
+        """Return what is wrong in a case, after its name, and the seed that it was drawn with."""
+        seed = self._seeds.get(id(case))
+        drawn = "" if seed is None else f" (drawn with seed={seed})"
+        return f"{case}{drawn}: {text}" if str(case) or drawn else text
 
     def _ranks(self, world_size: int | None) -> Any:
         """Return so many ranks in a process group, or one without."""
@@ -77,15 +85,12 @@ class Observer(contextlib.ExitStack):
 
         if world_size not in self._started:
             how: dict[str, Any] = {"threads": 1, "link": None, "share_gpu": False}
-            plan = decide(world_size or 1, "gloo", TIMEOUT_S, init=world_size is not None, **how)
+            plan = decide(world_size or 1, "gloo", START_S, init=world_size is not None, **how)
             ranks = WarmRanks(plan, plain.loads, MAX_PRINTED)
             self._started[world_size] = self.enter_context(ranks)
+            ranks.run(int)  # they wait while the server imports a package, which is not the answer's time
+            ranks.timeout_s = TIMEOUT_S
         return self._started[world_size]
-
-
-def named(case: Any, text: str) -> str:
-    """Return what is wrong in a case, after its name."""
-    return f"{case}: {text}" if str(case) else text
 
 
 @functools.cache

@@ -5,6 +5,7 @@ These are the CPU, virtual devices, and torch's meta device, which every machine
 
 from __future__ import annotations
 
+import random
 from collections import OrderedDict
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -54,7 +55,18 @@ def _module(kind: str, on: str = "on", device: str = "cpu") -> Any:
     return kinds.get(kind) or nn.ReLU()
 
 
-CASES = [
+def drawn(draw: random.Random) -> list[Case]:
+    """Return modules on six runs of devices, some of which come again."""
+    devices, kinds = ["cpu", "meta"] * 3, ("Linear", "Block", "WithDevice")
+    names, cut, modules = iter("abcdefghijklmnopqr"), dict[str, str](), list[str]()
+    for device in devices:
+        run = [next(names) for _ in range(draw.randint(1, 3))]
+        modules += [f"{name} {draw.choice(kinds)} on {device}" for name in run]
+        cut["".join(run)] = device
+    return [Case(", ".join(modules), cut)]
+
+
+CASES: list[Any] = [
     Case("a Linear on cpu, b Linear on meta, c Linear on meta, d Linear on meta", {"a": "cpu", "bcd": "meta"}),
     Case(
         "a Linear on cpu, b Block on meta, c Linear on cpu",
@@ -71,6 +83,7 @@ CASES = [
         {"ab": "cpu:0", "c": "cpu:1", "d": "cpu:2"},
         "cpu:0 and cpu:1 are two devices, and plain cpu is neither of them: see placed(modules)",
     ),
+    drawn,
 ]
 TASK = Task(
     writes="split_module",

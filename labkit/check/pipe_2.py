@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from itertools import chain, groupby, islice
 from operator import itemgetter
@@ -43,7 +44,12 @@ class Case(NamedTuple):
         return [[(i, j) for _, j, i in clock] for _, clock in groupby(starts, key=itemgetter(0))]
 
 
-CASES = [Case(*sizes) for sizes in ((4, 3), (2, 4), (1, 1), (1, 3), (5, 1), (8, 4))]
+def drawn(draw: random.Random) -> list[Case]:
+    return [Case(draw.randint(6, 12), draw.randint(6, 9)), Case(draw.randint(2, 4), draw.randint(7, 12))]
+
+
+CASES: list[Any] = [Case(*sizes) for sizes in ((4, 3), (2, 4), (1, 1), (1, 3), (5, 1), (8, 4))]
+CASES.append(drawn)
 TASK = Task(
     writes="clock_cycles",
     minutes=10,
@@ -85,7 +91,7 @@ def a_clock_stays_as_it_was(case: Case, seen: Any) -> Finding:
 
 @TASK.claim(CASES, core=True)
 def each_pair_is_in_its_clock(case: Case, seen: Any) -> Finding:
-    """Each clock has its pairs, as in the table: partition by partition, and not a clock later."""
+    """Each clock has its pairs, as in the table: in any order, and not a clock later."""
     clocks, expected = [[(i, j) for i, j in clock] for clock in seen[0]], case.expected()
     pairs, tasks, gave = list(chain(*clocks)), sorted(chain(*expected)), f"it gave {shortened(clocks)}"
     for pair in pairs:
@@ -104,5 +110,5 @@ def each_pair_is_in_its_clock(case: Case, seen: Any) -> Finding:
             if j and (i, j) not in expected[k]:
                 why = f"Micro-batch {i} is in no earlier clock in partition {j - 1}"
                 return f"{found}. {why}, so its input would not be there"
-        if clock != expected[k]:
+        if sorted(clock) != sorted(expected[k]):
             return f"{found}. In clock k partition j, from 0 on, takes micro-batch k - j, if there is one"

@@ -1,4 +1,4 @@
-"""pipe.3: a Pipe of three stages that note what they are given, wait for each other or fail.
+"""pipe.3: a Pipe of a few stages that note what they are given, wait for each other or fail.
 
 A stage appends its digit to a number, 1 for stage 0. Row i of a batch comes as i + 1, so 3123 is
 row 2 after all three: a number tells what it has gone through.
@@ -6,8 +6,10 @@ row 2 after all three: a number tells what it has gone through.
 
 from __future__ import annotations
 
+import random
 import re
 import threading
+import time
 from contextlib import suppress
 from typing import Any, NamedTuple
 from unittest import mock
@@ -29,9 +31,11 @@ class Case(NamedTuple):
     fails: tuple[int, ...] = ()  # partitions that raise at first, in the order of the schedule
     meets: bool = False  # whether at first the tasks of AT_ONCE wait for each other
     meta: bool = False  # whether partition 2 is on that device, and at first makes a single row float64
+    n_stages: int = 3
 
     def __str__(self) -> str:
-        forward = f"two batches of shape ({self.rows}, 1) with split_size={self.split_size}"
+        stages = f" and {self.n_stages} partitions" * (self.n_stages != 3)
+        forward = f"two batches of shape ({self.rows}, 1) with split_size={self.split_size}{stages}"
         raised = f", where only at first partitions {list(self.fails)} raised a ValueError"
         return (f"compute(batches, {self.schedule})" if self.schedule else forward) + raised * bool(self.fails)
 
@@ -40,6 +44,11 @@ class Case(NamedTuple):
         """Return the partition that is slow at first: the one next to the only one that fails."""
         return (self.fails[0] + 1) % 3 if len(self.fails) == 1 else None
 
+    @property
+    def holds(self) -> bool:
+        """Return whether no task begins before one is waited for."""
+        return bool(self.schedule) and not self.fails
+
     def observe(self) -> Any:
         """Return the error if any, what came of it the second time, and the calls of stages."""
         import torch
@@ -47,18 +56,20 @@ class Case(NamedTuple):
         from labkit import pipe
         from labkit.parallel.worker import Task
 
-        x, stages = torch.arange(1.0, self.rows + 1)[:, None], Stages()
+        x, stages = torch.arange(1.0, self.rows + 1)[:, None], Stages(self.n_stages, self.holds)
         seen: dict[str, Any] = {"error": None}
         if not self.schedule:
             seen["plain"] = self._outcome(torch.nn.Sequential(*stages.modules), x, stages.modules)
-        devices = ["cpu:0", "cpu:1", "meta" if self.meta else "cpu:2"]
+        devices = [f"cpu:{j}" for j in range(self.n_stages - 1)] + ["meta" if self.meta else "cpu:9"]
         modules = map(pipe.WithDevice, stages.modules, devices)
         with (
             mock.patch.object(Task, "wait", stages.noting(Task.wait)),
+            mock.patch.object(Task, "run", stages.holding(Task.run)),
             pipe.Pipe(torch.nn.Sequential(*modules), self.split_size) as stages.pipe,
         ):
             for stages.case, batch in ((self, x + 1), (Case(), x)):
                 stages.calls.clear()
+                stages.awaited.clear()
                 try:
                     seen |= self._outcome(stages.pipe, batch, stages.modules)
                 except Exception as error:
@@ -85,7 +96,8 @@ class Case(NamedTuple):
             rows = sorted(recorder.finish(), key=lambda row: str(row[3:5]))
             spans = {name: [row[3:5] for row in rows if row[1] == name] for name in RECORDED}
             kept = any(getattr(batch, "requires_grad", False) for batch in batches)
-            return {"batches": list(map(_described, batches)), "kept": kept, "spans": spans}
+            came = [_described(row) for row in x.split(1)]
+            return {"batches": list(map(_described, batches)), "came": came, "kept": kept, "spans": spans}
         y = model(x.requires_grad_())
         if not isinstance(y, torch.Tensor) or y.is_meta:
             return {"form": f"a {type(y).__name__}"}
@@ -99,39 +111,61 @@ class Case(NamedTuple):
 
 
 class Stages:
-    """Three nn.Linear(1, 1), whose hooks note each call and do what the case says."""
+    """Some nn.Linear(1, 1), whose hooks note each call and do what the case says."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_stages: int, holds: bool):
         import torch
 
-        self.case = Case()
+        self.case, self.holds = Case(), holds
         self.pipe: Any = None
         self.calls: list[tuple[int, str, int, str, int]] = []  # partition, input, rows, device, worker
-        self.errors = [ValueError(f"partition {j} was told to fail") for j in range(3)]
-        self.released, self.meeting = threading.Event(), threading.Barrier(3)
-        self.modules = [torch.nn.Linear(1, 1) for _ in range(3)]
+        self.errors = [ValueError(f"partition {j} was told to fail") for j in range(n_stages)]
+        self.released, self.awaited, self.meeting = threading.Event(), threading.Event(), threading.Barrier(3)
+        self.waited_for: set[Any] = set()  # tasks
+        self.modules = [torch.nn.Linear(1, 1) for _ in range(n_stages)]
         for j, module in enumerate(self.modules):
             module.load_state_dict({"weight": torch.tensor([[10.0]]), "bias": torch.tensor([j + 1.0])})
             module.register_forward_pre_hook(lambda _, inputs, j=j: self._called(j, *inputs))
-        self.modules[2].register_forward_hook(self._made_double)
+        self.modules[-1].register_forward_hook(self._made_double)
 
     def _made_double(self, _module: Any, _x: Any, y: Any) -> Any:
         return y.double() if self.case.meta and len(y) == 1 else y
 
     def noting(self, wait: Any) -> Any:
-        """Return a Task's ``wait`` that lets a slow stage go on, if it is what is waited for."""
+        """Return a Task's ``wait`` that notes which task is waited for."""
 
         def noted(task: Any) -> None:
-            if task._labels.get("stage") == self.case.slow:
-                self.released.set()
+            self.waited_for.add(task)
+            self.awaited.set()
             wait(task)
 
         return noted
 
+    def holding(self, run: Any) -> Any:
+        """Return a Task's ``run`` that waits, if it is to, until somebody waits for a task.
+
+        By then a loop that hands out tasks is over, so all tasks see what it has left.
+        """
+
+        def held(task: Any) -> None:
+            if self.holds:
+                self.awaited.wait(SLOW_S)
+            run(task)
+
+        return held
+
+    def _be_slow(self) -> None:
+        """Wait until this thread's task is waited for, or compute has returned."""
+        from labkit.parallel.worker import this_task
+
+        until = time.monotonic() + SLOW_S
+        while this_task() not in self.waited_for and not self.released.is_set() and time.monotonic() < until:
+            time.sleep(0.002)
+
     def _called(self, j: int, x: Any) -> None:
         """Note that partition j was called with x, and in which worker; do what the case says."""
         if j == self.case.slow:
-            self.released.wait(SLOW_S)
+            self._be_slow()
         if self.case.meets and (sum(call[0] == j for call in self.calls), j) in AT_ONCE:
             with suppress(threading.BrokenBarrierError):
                 self.meeting.wait(MEET_S)
@@ -144,7 +178,7 @@ class Stages:
 def _described(x: Any, what: str = "micro-batch") -> str:
     """Return ``micro-batch 2 after partitions 0, 1`` of [[312.0]], others as they are."""
     text = str(x.tolist()) if hasattr(x, "tolist") and not x.is_meta else f"a {type(x).__name__}"
-    digits = re.fullmatch(r"\[+([1-9])([123]*)\.0\]+", text)
+    digits = re.fullmatch(r"\[+([1-9])([1-9]*)\.0\]+", text)
     if not digits:
         return text
     row, *partitions = (int(digit) - 1 for digit in digits[1] + digits[2])
@@ -153,8 +187,17 @@ def _described(x: Any, what: str = "micro-batch") -> str:
 
 
 CLOCKS = [Case(schedule) for schedule in ([(0, 0)], [(2, 0), (1, 1)], AT_ONCE, [(1, 2)])]
-ROWS_AND_SIZES = (8, 2), (7, 3), (2, 5), (3, 1), (1, 1)
-BATCHES = [Case(rows=rows, split_size=size) for rows, size in ROWS_AND_SIZES]
+ROWS_AND_SIZES = (8, 2), (7, 3), (2, 5), (3, 1), (1, 1), (9, 4)
+
+
+def drawn(draw: random.Random) -> list[Case]:
+    """Return other numbers of partitions, and rows that chunk would share out otherwise."""
+    rows, size = draw.choice([(9, 4), (7, 4), (5, 3), (9, 5)])
+    return [Case(rows=rows, split_size=size, n_stages=n) for n in (2, draw.randint(4, 5))]
+
+
+BATCHES: list[Any] = [Case(rows=rows, split_size=size) for rows, size in ROWS_AND_SIZES]
+BATCHES.append(drawn)
 FAILS = [*(Case(AT_ONCE, fails=fails) for fails in ((1,), (2,), (1, 2, 0))), Case(fails=(1,))]
 GIVEN = ["_check_open", "_check_clock", "_check_batch"]
 GIVEN += ["self._check_open()", "self._check_clock(batches, schedule)"]
@@ -184,6 +227,8 @@ is told the stage before the micro-batch, and it is partition j and device j, bu
 def compute_does_its_schedule(case: Case, seen: Any) -> Finding:
     """compute calls partition j with micro-batch i in worker j for each (i, j) of its schedule."""
     expected = {j: f"micro-batch {i} as it came" for i, j in case.schedule or ()}
+    if late := _late(case, seen["calls"]):
+        return late
     for j, given, *_ in seen["calls"]:
         if given != expected.get(j):
             why = "For each pair (i, j), call partition j with batches[i], and do nothing else"
@@ -198,13 +243,29 @@ def compute_does_its_schedule(case: Case, seen: Any) -> Finding:
             return f"it ran partition {j} in {where}. {todo}"
 
 
+def _late(case: Case, calls: list[Any]) -> str:
+    """Return in what all tasks of several have the numbers of the last one, if they have."""
+    *others, (i, j) = case.schedule or [(0, 0)]
+    partitions, inputs = {call[0] for call in calls}, {call[1] for call in calls}
+    of_last = {"partition": partitions == {j}, "micro-batch": inputs == {f"micro-batch {i} as it came"}}
+    if not others or len(calls) != len(others) + 1 or not any(of_last.values()):
+        return ""
+    which = " and ".join(what for what, is_last in of_last.items() if is_last)
+    why = "A lambda or an inner function looks its names up when it runs, and then the loop is over"
+    return f"each task has the {which} of the last pair, {(i, j)}. {why}: give each task values of its own"
+
+
 @TASK.claim(CLOCKS)
 def results_take_their_places(case: Case, seen: Any) -> Finding:
-    """compute puts each result in its micro-batch's place, and keeps nothing inside no_grad()."""
+    """compute puts each result in its micro-batch's place, and keeps nothing inside no_grad(). What
+    was there stays as it is."""
     expected = {i: f"micro-batch {i} after partition {j}" for i, j in case.schedule or ()}
     for i, found in enumerate(seen["batches"]):
         if found != (right := expected.get(i, f"micro-batch {i} as it came")):
             return f"batches[{i}] is {found} afterwards, expected {right}"
+    for i, row in enumerate(seen["came"]):
+        if row != f"micro-batch {i} as it came":
+            return f"what was in batches[{i}] has changed, and is the caller's still: put the result there in its place"
     why = "Grad mode is per thread. A Task takes along to the worker that of the thread that makes it"
     gave = "inside torch.no_grad() it gave a result that requires gradients"
     return seen["kept"] and f"{gave}. {why}"
@@ -214,7 +275,7 @@ def results_take_their_places(case: Case, seen: Any) -> Finding:
 def tasks_have_their_numbers(case: Case, seen: Any) -> Finding:
     """A task is recorded as what it is: stage j, micro-batch i."""
     expected = sorted((j, i) for i, j in case.schedule or ())
-    todo = "Timelines show it: make a Task of run_stage itself, with stage j, then micro-batch i"
+    todo = "Timelines show it: run_stage is told stage j, then micro-batch i, wherever a task calls it"
     for name in RECORDED:
         if (found := list(map(tuple, seen["spans"][name]))) != expected:
             was = f"its span {name!r} was recorded as (stage, micro_batch) {found}"
@@ -238,14 +299,15 @@ def output_is_that_of_the_module(case: Case, seen: Any) -> Finding:
         return f"the output is {seen['form']}, expected {expected}. {together}"
     for row, (found, right) in enumerate(zip(seen["output"], seen["plain"]["output"], strict=True)):
         if found != right:
-            advice = together if found.endswith(("partitions 0, 1, 2", "]")) else clocks
+            all_of_them = ", ".join(map(str, range(case.n_stages)))
+            advice = together if found.endswith((f"partitions {all_of_them}", "]")) else clocks
             return f"row {row} of the output is {found}, expected {right}. {advice}"
 
 
 @TASK.claim(BATCHES)
 def gradients_are_those_of_the_module(case: Case, seen: Any) -> Finding:
     """Backward gives the gradients of the plain module, of its parameters and of the input."""
-    names = ["the input", *(f"the weight of partition {j}" for j in range(3))]
+    names = ["the input", *(f"the weight of partition {j}" for j in range(case.n_stages))]
     why = "Autograd has to see everything between the input and the output"
     for name, found, right in zip(names, seen["gradients"], seen["plain"]["gradients"], strict=True):
         if found is None:

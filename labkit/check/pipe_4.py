@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from threading import current_thread
 from typing import Any, NamedTuple
@@ -9,25 +10,31 @@ from typing import Any, NamedTuple
 from labkit.check.harness import Finding, Task
 
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
-WORKERS = [f"stage {j} on {DEVICES[j]}" for j in (0, 0, 1, 1, 2)]  # threads, block by block
-SPLIT_SIZE, MICRO_BATCHES = 3, [3, 3, 1]  # of 7 rows
-SHAPE = {"n_layer": 5, "n_head": 2, "n_embd": 8, "vocab_size": 13, "n_positions": 6}
+ROWS = 7
+SHAPE: dict[str, Any] = {"n_head": 2, "n_embd": 8, "vocab_size": 13, "n_positions": 6, "initializer_range": 0.5}
 
 
 class Case(NamedTuple):
     """What is done with a GPT-2 once it is prepared."""
 
     then: str = ""
+    split_size: int = 3
+    n_blocks: int = 5
 
     def __str__(self) -> str:
-        prepared = f"prepared with split_size={SPLIT_SIZE}{self.then}"
-        return f"a GPT-2 of 5 blocks on {', '.join(DEVICES)}, {prepared}"
+        prepared = f"prepared with split_size={self.split_size}{self.then}"
+        return f"a GPT-2 of {self.n_blocks} blocks on {', '.join(DEVICES)}, {prepared}"
+
+    def workers(self) -> list[str]:
+        """Return each block's worker, as its thread is called."""
+        n = len(DEVICES)
+        return [f"stage {j} on {DEVICES[j]}" for j in sorted(block % n for block in range(self.n_blocks))]
 
     def observe(self) -> Any:
         """Return what came back and is in the model, or what its blocks and the model then do."""
         from labkit import models, pipe
 
-        gpt2 = models.parallelize(models.gpt2("nano", **SHAPE, initializer_range=0.5).double(), DEVICES)
+        gpt2 = models.parallelize(models.gpt2("nano", n_layer=self.n_blocks, **SHAPE).double(), DEVICES)
         gpt2.transformer.ln_f.bias.data += 1.0  # so a second layer norm shows, as each block does
         blocks, calls = list[Any](block.module for block in gpt2.transformer.h), list[Any]()
         parameters, names = dict(gpt2.named_parameters()), set(gpt2.state_dict())
@@ -38,7 +45,7 @@ class Case(NamedTuple):
 
         for each in blocks:
             each.register_forward_hook(note)
-        returned = pipe.prepare_pipeline_parallel(gpt2, SPLIT_SIZE)
+        returned = pipe.prepare_pipeline_parallel(gpt2, self.split_size)
         if self == PREPARED:
             h = getattr(gpt2.transformer, "h", None)
             return {"returned": returned is gpt2 or returned, "h": [*h] if isinstance(h, Iterable) else h}
@@ -54,7 +61,7 @@ class Case(NamedTuple):
         """Return by name the output and the gradients, or what comes next in generation."""
         import torch
 
-        tokens = torch.arange(28).view(7, 4) * 5 % 13
+        tokens = torch.arange(28).view(ROWS, 4) * 5 % 13
         if self == GENERATING:
             mask = torch.ones_like(tokens)
             mask[0, 0] = 0
@@ -71,6 +78,12 @@ class Case(NamedTuple):
 
 PREPARED, CALLED = Case(), Case(", called with 7 rows")
 GENERATING = Case(", called by generate, with a mask and a cache")
+
+
+def drawn(draw: random.Random) -> list[Case]:
+    return [Case(", called with 7 rows", split_size=draw.choice((2, 4, 5)), n_blocks=draw.choice((6, 7, 8)))]
+
+
 TASK = Task(
     writes="prepare_pipeline_parallel",
     minutes=15,
@@ -102,17 +115,18 @@ def the_model_comes_back_and_can_call_what_it_has(case: Case, seen: Any) -> Find
     return not takes_all and f"gpt2.transformer.h is {h}. {why}"
 
 
-@TASK.claim([CALLED], core=True)
+@TASK.claim([CALLED, drawn], core=True)
 def each_device_has_a_worker_that_runs_its_blocks(case: Case, seen: Any) -> Finding:
     """The model's own blocks run once a micro-batch, in a worker for each device."""
-    for block, (calls, expected) in enumerate(zip(seen["calls"], WORKERS, strict=True)):
+    sizes = [min(case.split_size, ROWS - row) for row in range(0, ROWS, case.split_size)]
+    for block, (calls, expected) in enumerate(zip(seen["calls"], case.workers(), strict=True)):
         rows, workers = [rows for _, rows in calls], {worker for worker, _ in calls}
         if any(not worker.startswith("stage") for worker in workers):
             why = "GPT-2 calls what it finds in gpt2.transformer.h"
             where = "in the thread that called the model, not in that of a worker"
             return f"block {block} ran {where}. {why}"
-        if rows != MICRO_BATCHES:
-            expected = f"expected {MICRO_BATCHES}, once for each micro-batch"
+        if rows != sizes:
+            expected = f"expected {sizes}, once for each micro-batch"
             return f"block {block} was given {rows} rows, {expected}"
         if workers != {expected}:
             return f"block {block} ran in the worker {min(workers)!r}, expected {expected!r}"

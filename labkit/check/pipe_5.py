@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 import traceback
 from dataclasses import dataclass
 from functools import cached_property
@@ -198,6 +199,14 @@ def _cases(*schedules: Schedule) -> list[Case]:
 ANY_ORDER = Schedule.from_csv("0F1,0F2,0F0,0B2,0B0,0B1\n1F1,1F2,1F0,1B2,1B0,1B1")
 NEIGHBOURS = Schedule.from_csv("0F0,1F0,0F1,1F1,1B0,0B0,1B1,0B1\n2F0,3F0,2F1,3F1,3B0,2B0,3B1,2B1")
 ONE_STAGE = _cases(papers.gpipe(3, 3), papers.one_f_one_b(3, 4), papers.gpipe(1, 2), ANY_ORDER)
+
+
+def drawn(draw: random.Random) -> list[Case]:
+    """Return more stages and more micro-batches than are written down, seen from three ranks."""
+    schedule = papers.one_f_one_b(draw.randint(5, 6), draw.randint(6, 9))
+    return [Case(schedule, rank) for rank in (0, draw.randint(1, schedule.n_ranks - 2), schedule.n_ranks - 1)]
+
+
 SPLIT = _cases(papers.zero_bubble_h1(3, 4))
 SEVERAL = _cases(papers.interleaved(2, 4, 2), papers.zero_bubble_v(2, 4), NEIGHBOURS)
 FAILING = [Case(papers.one_f_one_b(3, 4), 1, fails=Op("F", 1, 1))]
@@ -220,7 +229,7 @@ send a gradient also where it is None.""",
 )
 
 
-@TASK.claim(ONE_STAGE, core=True)
+@TASK.claim([*ONE_STAGE, drawn], core=True)
 def each_op_is_received_run_and_sent(case: Case, seen: Any) -> Finding:
     """A rank takes its ops in turn: receives what an op takes, runs it, sends what it gives."""
     todo = "receive from another stage, run, send to another stage, all as it is, also None"
@@ -246,7 +255,7 @@ def an_error_of_a_stage_ends_the_step(case: Case, seen: Any) -> Finding:
     return _first_difference(case, seen, "Let it through: so all ranks end, and none waits")
 
 
-@TASK.claim([*ONE_STAGE, *SPLIT, *SEVERAL])
+@TASK.claim([*ONE_STAGE, *SPLIT, *SEVERAL, drawn])
 def loss_and_gradients_are_those_of_one_process(case: Case, seen: Any) -> Finding:
     """The loss, on the rank of the last stage alone, and gradients are those of one process."""
     todo = "Micro-batches and steps add up: scale and clear nothing, and leave the loss as given"

@@ -50,6 +50,10 @@ class Claim:
         return self.text in (IS_IMPORTED, ENDS)
 
 
+class Remark(Claim):
+    """Something that need not hold of a right answer: if it does not, a warning says so."""
+
+
 @dataclass(frozen=True)
 class CheckResult:
     """What :func:`labkit.check.check` found.
@@ -58,8 +62,8 @@ class CheckResult:
     of the task; ``findings`` says what is wrong. An unfilled task has no claims: its only finding
     is ``TODO dp.1: labkit/dp.py, line 42``. ``hints`` are shown under the result. ``warnings`` say
     what the task's file uses and should not (``restrictions.toml``), and which task that it calls
-    is not right; they fail nothing. ``worth`` are the points of a right answer, ``fault`` is why
-    it could not be judged, ``seconds`` how long that took.
+    is not right, and the remarks; they fail nothing. ``worth`` are the points of a right answer,
+    ``fault`` is why it could not be judged, ``seconds`` how long that took.
     """
 
     task: str

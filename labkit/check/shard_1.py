@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
-import gc
-import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, cycle, product
+from itertools import chain, product
 from typing import Any
 
 import torch
@@ -19,8 +17,8 @@ from labkit.base.texts import listed
 from labkit.check.calls import calls_have_ended, recorded
 from labkit.check.harness import Finding, Task
 from labkit.check.plain import close
+from labkit.check.shares import SHARES, N, each_parameter_has_one_owner, shares_are_even_in_bytes
 
-N = 3  # ranks
 GIVEN = ["__init__", "add_param_group", "_parameters", "state_dict", "load_state_dict"]
 TASK = Task(
     writes="ShardedOptimizer",
@@ -28,6 +26,7 @@ TASK = Task(
     points=15,
     notebooks="07",
     given=GIVEN,
+    known={"KeyError: Parameter": "That parameter has no owner: each needs one, a frozen one too"},
     hints=(
         """Adam keeps two numbers for each parameter. If every rank has every gradient, how many ranks have to
 keep those two, and what do the others lack after the step?""",
@@ -40,101 +39,8 @@ would have, on every rank.""",
     ),
 )
 
-# --- who owns what --------------------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class Shares:
-    """Parameters of these sizes, in elements, in groups; the last group is added later."""
-
-    what: str
-    groups: Sequence[Sequence[int]]
-    dtypes: Sequence[str] = ("float64",)  # in turns
-    world_size = N
-
-    def __str__(self) -> str:
-        return f"{self.what}, of {listed([list(group) for group in self.groups])} elements"
-
-    def parameters(self) -> list[list[nn.Parameter]]:
-        dtypes = cycle(vars(torch)[dtype] for dtype in self.dtypes)
-        zeros = [[torch.zeros(size, dtype=next(dtypes)) for size in group] for group in self.groups]
-        return [[*map(nn.Parameter, group)] for group in zeros]
-
-    def sizes(self) -> list[int]:
-        return [parameter.nbytes for parameter in chain(*self.parameters())]
-
-    def observe(self) -> list[int]:
-        """Return the numbers of the parameters that the optimizers of this rank hold."""
-        from labkit import shard
-
-        made: weakref.WeakSet[Any] = weakref.WeakSet()
-
-        class Watched(torch.optim.SGD):
-            def __init__(self, *args: Any, **options: Any):
-                super().__init__(*args, **options)
-                made.add(self)
-
-        parameters = self.parameters()
-        first, *later = [{"params": group} for group in parameters]
-        optimizer = shard.ShardedOptimizer([first, *later[:-1]], Watched, lr=0.1)
-        for group in later[-1:]:
-            optimizer.add_param_group(group)
-        gc.collect()
-        groups = chain(*(each.param_groups for each in made))
-        held = {*chain(*(group["params"] for group in groups))}
-        return [n for n, parameter in enumerate(chain(*parameters)) if parameter in held]
-
-
-ONE_LARGE = Shares("parameters of which every third is large", [[9, 1, 1] * 3])
-SHARES = [
-    ONE_LARGE,
-    Shares("parameters of which the first are large", [[9] * 3 + [1] * 6]),
-    Shares("float64 and bfloat16 parameters", [[9] * 9], ["float64", "bfloat16", "bfloat16"]),
-    Shares("three groups, the last of which is added later", [[9, 1]] * 3),
-]
-
-
-@TASK.claim(SHARES)
-def each_parameter_has_one_owner(case: Shares, seen: Any) -> Finding:
-    """Each parameter is in the optimizer_class of one rank alone, its owner."""
-    holders = [[rank for rank in range(N) if n in seen[rank]] for n in range(len(case.sizes()))]
-    counts = {len(ranks) for ranks in holders}
-    keep = "Give it only what this rank owns"
-    if counts == {N}:
-        return f"every rank's optimizer holds all parameters, so no memory is saved. {keep}"
-    if counts == {N - 1}:
-        return f"each parameter is held by all ranks but one. {keep}"
-    disagree = "ranks disagree about owners. Decide by order and size, which all ranks know"
-    for n, ranks in enumerate(holders):
-        if not ranks:
-            return f"no rank's optimizer holds parameter {n}, so nobody would step it: {disagree}"
-        if len(ranks) > 1:
-            return f"ranks {listed(ranks)} hold parameter {n}: {disagree}"
-
-
-@TASK.claim(SHARES)
-def shares_are_even_in_bytes(case: Shares, seen: Any) -> Finding:
-    """The fullest rank has at most as many bytes as the emptiest and the largest parameter."""
-    sizes, numels = case.sizes(), [*chain(*case.groups)]
-    held = [sum(sizes[n] for n in numbers) for numbers in seen]
-    elements = {sum(numels[n] for n in numbers) for numbers in seen}
-    most = min(held) + max(sizes)
-    if max(held) <= most:
-        return None
-    owners = [next(rank for rank in range(N) if n in seen[rank]) for n in range(len(sizes))]
-    in_turns = [n % N for n in range(len(sizes))]
-    reasons = {
-        f"all parameters are on rank {owners[0]}": len(set(owners)) == 1,
-        "each group may be even by itself, but earlier groups count, too": len(case.groups) > 1,
-        "each has as many elements, not as many bytes": len(case.dtypes) > 1 and len(elements) == 1,
-        "parameters were given out in turns, whatever their sizes": owners == in_turns,
-        "there are as many parameters on each rank": len({*map(len, seen)}) == 1,
-        "that is too uneven": True,
-    }
-    why = next(reason for reason, applies in reasons.items() if applies)
-    to_do = "Give each parameter to the rank that has the fewest bytes so far"
-    return f"ranks have {listed(held)} bytes, and the fullest may have {most}: {why}. {to_do}"
-
+TASK.claim(SHARES)(each_parameter_has_one_owner)
+TASK.claim(SHARES)(shares_are_even_in_bytes)
 
 # --- training -------------------------------------------------------------------------------------
 
@@ -145,21 +51,25 @@ class Training:
 
     optimizer: str
     options: dict[str, Any]
+    layers: tuple[str, ...] = ("first", "unused", "last")
     world_size = N
 
     def __str__(self) -> str:
-        return f"with {self.optimizer}"
+        few = f", with {2 * len(self.layers)} parameters on {N} ranks" if 2 * len(self.layers) < N else ""
+        return f"with {self.optimizer}{few}"
 
     def model(self) -> nn.ModuleDict:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(5)
-            model = nn.ModuleDict({name: nn.Linear(3, 3) for name in ("first", "last", "unused")}).double()
-        model["last"].bias.requires_grad_(False)
+            model = nn.ModuleDict({name: nn.Linear(3, 3) for name in self.layers}).double()
+        if "last" in model:
+            model["last"].bias.requires_grad_(False)
         return model
 
     def groups(self, model: Any) -> list[dict[str, Any]]:
-        others = [*model["last"].parameters(), *model["unused"].parameters()]
-        return [{"params": [*model["first"].parameters()]}, {"params": others, "lr": 0.05}]
+        first, *others = ([*layer.parameters()] for layer in model.values())
+        rest = [{"params": [*chain(*others)], "lr": 0.05}] if others else []
+        return [{"params": first}, *rest]
 
     def sharded(self, groups: list[dict[str, Any]]) -> Any:
         """Return a student's optimizer."""
@@ -169,16 +79,18 @@ class Training:
 
     def loss(self, model: Any, step: int) -> Any:
         rows = torch.linspace(-1, step + 1, 12, dtype=torch.float64).view(4, 3)
-        return (model["last"](model["first"](rows).tanh()) - 1).square().mean()
+        hidden = model["first"](rows).tanh()
+        return ((model["last"](hidden) if "last" in model else hidden) - 1).square().mean()
 
-    def train(self, model: Any, optimizer: Any) -> Iterator[dict[str, Any]]:
-        """Yield the weights after each of three steps."""
+    def train(self, model: Any, optimizer: Any) -> Iterator[tuple[dict[str, Any], list[str]]]:
+        """Yield after each of three steps the weights, and whose gradient the step has changed."""
         for step in range(3):
             optimizer.zero_grad()
             self.loss(model, step).backward()
             optimizer.param_groups[0]["lr"] /= step + 1  # as a scheduler would
+            before = copy.deepcopy(gradients(model))
             optimizer.step()
-            yield weights(model)
+            yield weights(model), [name for name, own in gradients(model).items() if not close(own, before[name])]
 
     def go_on(self, model: Any, optimizer: Any) -> dict[str, Any]:
         """Take one step with a closure. Return what became of it."""
@@ -198,18 +110,23 @@ class Training:
 
     def observe(self) -> dict[str, Any]:
         model = self.model()
-        tied, others = self.groups(model)
+        tied, *others = self.groups(model)
         tied["params"].append(tied["params"][0])
-        optimizer = self.sharded([tied, others])
+        optimizer = self.sharded([tied, *others])
+        places = {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
         with recorded() as calls:
-            steps = [*self.train(model, optimizer)]
+            steps, changed = zip(*self.train(model, optimizer), strict=True)
         optimizer.zero_grad()
-        left = {name: parameter.grad for name, parameter in model.named_parameters()}
+        full = optimizer.full_state_dict()
+        state = full.get("state") if isinstance(full, dict) else None
         return {
             "steps": steps,
             "calls": calls,
-            "uncleared": [name for name, grad in left.items() if grad is not None and grad.any()],
-            "full": copy.deepcopy(optimizer.full_state_dict()),
+            "changed": [*chain(*changed)],
+            "moved": [name for name, parameter in model.named_parameters() if parameter.data_ptr() != places[name]],
+            "uncleared": [name for name, grad in gradients(model).items() if grad is not None and grad.any()],
+            "full": copy.deepcopy(full),
+            "numbers": [type(number).__name__ for number in state] if isinstance(state, dict) else [],
             "its own share": self.load(optimizer.state_dict(), model),
             "a full state": self.load(self.plain()["state"], model),
             "closure": self.go_on(model, optimizer),
@@ -227,7 +144,7 @@ class Training:
         """Return weights, state, and the step with a closure, of a plain optimizer alone."""
         model = self.model()
         optimizer = vars(torch.optim)[self.optimizer](self.groups(model), **self.options)
-        steps = [*self.train(model, optimizer)]
+        steps = [each for each, _ in self.train(model, optimizer)]
         state = copy.deepcopy(optimizer.state_dict())
         return {"steps": steps, "state": state, "closure": self.go_on(model, optimizer)}
 
@@ -248,6 +165,10 @@ def weights(model: Any) -> dict[str, Any]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
+def gradients(model: Any) -> dict[str, Any]:
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
 def alike(found: dict[str, Any], right: dict[str, Any]) -> bool:
     return all(close(found[name], each) for name, each in right.items())
 
@@ -255,6 +176,7 @@ def alike(found: dict[str, Any], right: dict[str, Any]) -> bool:
 TRAININGS = [
     Training("SGD", {"lr": 0.1, "momentum": 0.9}),
     Training("AdamW", {"lr": 0.1, "weight_decay": 0.2}),
+    Training("SGD", {"lr": 0.1, "momentum": 0.9}, layers=("first",)),
 ]
 TASK.claim(TRAININGS)(calls_have_ended)
 
@@ -284,7 +206,15 @@ def _instead(case: Training, seen: Any, step: int, name: str, rank: int) -> str:
     return "is neither right nor what it was before. Is it stepped twice, or with other options?"
 
 
-TIMES = {"all_reduce": 2, "all_gather": 1 - 1 / N, "all_gather_into_tensor": 1 - 1 / N}
+@TASK.claim(TRAININGS)
+def gradients_stay(case: Training, seen: Any) -> Finding:
+    """A step leaves the gradients as they are, as a plain optimizer's does."""
+    for rank, found in enumerate(seen):
+        for name in found["changed"]:
+            return f"on rank {rank}, the step has changed the gradient of {name}. Its caller may still need it"
+
+
+TIMES = {"send": 0, "all_reduce": 2, "all_gather": 1 - 1 / N, "all_gather_into_tensor": 1 - 1 / N}
 TOO_MUCH = {
     "all_reduce": "moves every number twice, to add up what need not be added",
     "all_gather": "takes every parameter from every rank, and keeps only the owner's",
@@ -338,12 +268,15 @@ def closure_is_called_once_and_its_loss_returned(case: Training, seen: Any) -> F
 def full_state_is_that_of_a_plain_optimizer(case: Training, seen: Any) -> Finding:
     """full_state_dict() gives every rank what state_dict() of a plain optimizer would be."""
     right = {str(number): state for number, state in plain(case)["state"]["state"].items()}
+    groups = plain(case)["state"]["param_groups"]
     for rank, found in enumerate(seen):
         full = found["full"]
         if not isinstance(full, dict) or "param_groups" not in full:
             return f'rank {rank}\'s has no param_groups. Return full, and replace only its "state"'
         if not isinstance(state := full.get("state"), dict):
             return f'rank {rank}\'s "state" is not a dict of states by the numbers of parameters'
+        if others := {*found["numbers"]} - {"int"}:
+            return f"rank {rank}'s states go by a {min(others)}, expected the number of the parameter, an int"
         if state.keys() != right.keys():
             there, expected = listed(sorted(state)) or "no parameter", listed(sorted(right))
             why = _other_states(seen, rank, right)
@@ -351,6 +284,21 @@ def full_state_is_that_of_a_plain_optimizer(case: Training, seen: Any) -> Findin
         for number, what in ((number, what) for number, each in right.items() for what in each):
             if not _same(state[number].get(what), right[number][what]):
                 return f"rank {rank}'s {what} of parameter {number} is not a plain optimizer's"
+        if wrong := _other_groups(full["param_groups"], groups):
+            return f"rank {rank}'s param_groups are not a plain optimizer's: {wrong}. Leave those of full as they are"
+
+
+def _other_groups(found: Any, right: Any) -> str:
+    """Return in what way the groups of a state are not the right ones."""
+    if not isinstance(found, list) or len(found) != len(right):
+        there = f"{len(found)} of them" if isinstance(found, list) else f"{found!r:.80}"
+        return f"there is {there}, expected {len(right)}"
+    for number, (group, expected) in enumerate(zip(found, right, strict=True)):
+        for option, value in expected.items():
+            own = group.get(option) if isinstance(group, dict) else None
+            if own != (list(value) if isinstance(value, tuple) else value):
+                return f"in group {number}, {option} is {own!r:.80}, expected {value}"
+    return ""
 
 
 def _other_states(seen: Any, rank: int, right: dict[str, Any]) -> str:
@@ -379,3 +327,11 @@ def loaded_states_go_on(case: Training, seen: Any) -> Finding:
             return f"rank {rank} has loaded {what}, and {holds}"
         if not alike(loaded["weights"], right):
             return f"rank {rank} has loaded {what}, and its next step is not that of one process"
+
+
+@TASK.remark(TRAININGS)
+def parameters_change_in_place(case: Training, seen: Any) -> Finding:
+    """A parameter is changed in place, so whatever shows the same memory sees the step."""
+    for rank, found in enumerate(seen):
+        for name in found["moved"]:
+            return f"on rank {rank}, {name} lies in other memory after a step, which is right, but a view of it misses the step"

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from labkit.base.lab import PACKAGE
 from labkit.check import CheckResult, restrictions
+from labkit.check.harness import new_seed
 from labkit.course.archive import STUDENT_FILES, Submission, read_submission
 from labkit.course.grade_pages import write_pages
 from labkit.course.judge import LIMIT_S, Judge, file_hashes, judge_in_copy
@@ -71,7 +72,8 @@ def grade_folder(
     """Grade each ``.zip`` in ``folder``, ``jobs`` at a time; return whether all could be graded.
 
     The pages and ``grades.csv`` go to ``out``. An archive whose grade is there from before, by the
-    same edition, is not graded again. ``limit_s`` is the time for a task.
+    same edition, is not graded again. ``limit_s`` is the time for a task. Some cases of a check are
+    drawn: from one seed, which is drawn once, printed, and kept in ``results/seed``.
 
     Raises ValueError for a folder without archives and OSError where nothing can be written. Where
     it is stopped by Ctrl-C, the pages have what is done by then.
@@ -87,11 +89,13 @@ def grade_folder(
     keys = {name: _key(file, edition, points.of) for name, file in archives.items()}
     saved = [Grade.load(out / "results" / f"{name}.json") for name in archives]
     grades = {grade.name: grade for grade in saved if grade and grade.key and grade.key == keys.get(grade.name)}
+    seed = _class_seed(out / "results" / "seed")
     if grades:
         say(f"{len(grades)} of {len(archives)} are graded already")
+    say(f"cases are drawn with seed={seed}, for all alike: check(task, seed={seed}) draws the same ones")
     waiting = [file for name, file in archives.items() if name not in grades]
     try:
-        with contextlib.closing(_grade_all(waiting, list(points.of), jobs, limit_s)) as found:
+        with contextlib.closing(_grade_all(waiting, list(points.of), jobs, limit_s, seed)) as found:
             for grade in found:
                 if isinstance(grade, str):
                     say(grade)
@@ -103,6 +107,13 @@ def grade_folder(
     finally:
         write_pages(out, [grades[name] for name in sorted(grades)], points)
     return len(grades) == len(archives)
+
+
+def _class_seed(file: Path) -> int:
+    """Return the seed that a class is graded with: drawn once, and kept for a run that goes on."""
+    if not file.exists():
+        file.write_text(f"{new_seed()}\n", encoding="utf-8")
+    return int(file.read_text(encoding="utf-8"))
 
 
 def _edition() -> str:
@@ -126,7 +137,7 @@ def _summary(grade: Grade, points: Points) -> str:
 
 
 def _grade_all(
-    archives: Sequence[Path], tasks: Sequence[str], jobs: int, limit_s: float
+    archives: Sequence[Path], tasks: Sequence[str], jobs: int, limit_s: float, seed: int
 ) -> Generator[Grade | str, None, None]:
     """Yield the grade of each archive as soon as it is there, or why it could not be graded."""
     stop, judges = threading.Event(), queue.SimpleQueue[Judge]()
@@ -140,7 +151,7 @@ def _grade_all(
 
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(jobs) as pool:
         for _ in range(jobs):
-            judges.put(stack.enter_context(Judge(limit_s, stop)))
+            judges.put(stack.enter_context(Judge(limit_s, stop, seed)))
         futures = {pool.submit(grade, archive): archive for archive in archives}
         try:
             for future in as_completed(futures):

@@ -154,11 +154,11 @@ class Judge(contextlib.AbstractContextManager["Judge"]):
     """A process that judges answers in copies of this lab; a new one after one that was ended.
 
     ``limit_s`` is the time for a task. Once ``stop`` is set, callers that wait for the process get
-    Stopped.
+    Stopped. ``seed`` draws the cases; without one they differ from check to check.
     """
 
-    def __init__(self, limit_s: float = LIMIT_S, stop: threading.Event | None = None):
-        self.limit_s, self._stop = limit_s, stop or threading.Event()
+    def __init__(self, limit_s: float = LIMIT_S, stop: threading.Event | None = None, seed: int | None = None):
+        self.limit_s, self._stop, self._seed = limit_s, stop or threading.Event(), seed
         self._scratch = tempfile.TemporaryDirectory(prefix="labkit-judge-")
         self._errors = Path(self._scratch.name, "stderr")
         self._process: subprocess.Popen[bytes] | None = None
@@ -193,7 +193,7 @@ class Judge(contextlib.AbstractContextManager["Judge"]):
         self.start()
         began = time.monotonic()
         try:
-            self._connection.send_bytes(json.dumps([str(lab), task]).encode())
+            self._connection.send_bytes(json.dumps([str(lab), task, self._seed]).encode())
             found = CheckResult.from_json(json.loads(self._receive(self.limit_s)))
         except TimeoutError:
             found = self._without_answer(task, f"its check took more than {self.limit_s:g} s, and was ended")
@@ -251,10 +251,10 @@ def main(descriptor: int) -> None:
     with contextlib.suppress(EOFError):
         grader.send_bytes(b"ready")
         while True:
-            copy, task = json.loads(grader.recv_bytes())
+            copy, task, seed = json.loads(grader.recv_bytes())
             os.chdir(Path(copy).parent)  # what an answer writes here is none of the lab's files
             sys.path[0], base_lab.PACKAGE = copy, Path(copy, "labkit")
-            grader.send_bytes(json.dumps(check(task).to_json()).encode())
+            grader.send_bytes(json.dumps(check(task, seed=seed).to_json()).encode())
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from labkit.parallel.split_backward import LEAF, enter_graph
 from labkit.parallel.stage import check_output, noted
-from labkit.parallel.worker import mark_ready, move, wait_until_ready
+from labkit.parallel.worker import mark_ready, move, this_task, wait_until_ready
 from labkit.trace import span
 
 
@@ -43,6 +43,8 @@ def run_stage(module: nn.Module, x: torch.Tensor, device: torch.device, stage: i
       their input, has that graph run once for each of them. torch then raises "backward through the
       graph a second time", unless the pass retains it.
     """
+    if task := this_task():
+        task.begin_stage(stage, micro_batch)
     with noted("forward", stage, micro_batch):
         x = move(x, device, stage=stage, micro_batch=micro_batch)
         if stage == 0:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import inspect
 import queue
 import threading
 import time
@@ -46,7 +45,7 @@ class Task:
         self._done = threading.Event()
         self._value: Any = None
         self._error: BaseException | None = None
-        self._labels = _labels(function, arguments, options) if _watched else {}
+        self._labels: dict[str, int] = {}  # once it has called run_stage
         self._waiting: span | None = None  # while somebody watches
         for argument in arguments:
             if isinstance(argument, torch.Tensor) and not hasattr(argument, "ready"):
@@ -55,8 +54,8 @@ class Task:
     def run(self) -> None:
         """Make the call. Whatever it raises, even SystemExit, is kept for the caller."""
         function, arguments, options = self._call
-        self._end_waiting()
         self._call = None  # what a task has used is not kept for as long as its result
+        _this_thread.task = self
         try:
             with contextlib.ExitStack() as modes:
                 for mode in self._modes:
@@ -65,6 +64,8 @@ class Task:
         except BaseException as error:
             self._error = error
         finally:
+            _this_thread.task = None
+            self._end_waiting()
             self.begin_waiting("result waits")
             self._done.set()
             del self  # the traceback has this frame, and so would keep the task, which keeps the traceback
@@ -93,20 +94,26 @@ class Task:
     def begin_waiting(self, what: str) -> None:
         """Begin a span, while somebody watches, that lasts until the wait is over."""
         if _watched:
-            self._waiting = span(what, lane="host", **self._labels).begin()
+            self._waiting = span(what, lane="host").begin()
+
+    def begin_stage(self, stage: int, micro_batch: int) -> None:
+        """Note that the task's call has come to a stage: its waits have these numbers."""
+        self._labels = {"stage": stage, "micro_batch": micro_batch}
+        self._end_waiting()
 
     def _end_waiting(self) -> None:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
+            waiting.label(**self._labels)
             waiting.end()
 
 
-def _labels(function: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments ``stage`` and ``micro_batch``, passed by name or by position."""
-    given = dict(options)
-    with contextlib.suppress(TypeError, ValueError):  # a built-in function without a signature, or a wrong call
-        given |= inspect.signature(function).bind(*arguments, **options).arguments
-    return {name: given.get(name) for name in ("stage", "micro_batch")}
+_this_thread = threading.local()  # .task: the one that it runs
+
+
+def this_task() -> Task | None:
+    """Return the task that this thread runs, if it runs one."""
+    return getattr(_this_thread, "task", None)
 
 
 _watched = 0  # blocks of watch_queues() that are running
@@ -116,9 +123,9 @@ _watched = 0  # blocks of watch_queues() that are running
 def watch_queues() -> Iterator[None]:
     """Record each task of the block, in any thread, also while it waits.
 
-    Two spans on the lane ``"host"``: ``queued``, from put until a worker takes the task, and
-    ``result waits``, from when it is done until its result is fetched. Labels are the call's
-    arguments ``stage`` and ``micro_batch``. Without this block, recordings have no such spans.
+    Two spans on the lane ``"host"``: ``queued``, from put until a worker calls its stage, and
+    ``result waits``, from when it is done until its result is fetched. Labels are those of
+    run_stage, wherever the task calls it. Without this block, recordings have no such spans.
     """
     global _watched
     _watched += 1

@@ -40,6 +40,7 @@ class WarmRanks:
         ``max_printed`` characters of what each rank prints are shown.
         """
         self._plan, self._decode, self._max_printed = plan, decode, max_printed
+        self.timeout_s = plan.timeout_s  # of each run
         self._ranks: RankPool | None = None
         self._open = True
         self._turn = threading.Lock()  # one call after another, from whatever threads
@@ -68,7 +69,7 @@ class WarmRanks:
         __tracebackhide__ = True
         since, start_ns = time.monotonic(), time.perf_counter_ns()
         packed = pickle.dumps(CallerEnvironment.here()), pickling.dumps_call(fn, args, kwargs)
-        call = LaunchCall(*packed, since, self._plan.timeout_s)
+        call = LaunchCall(*packed, since, self.timeout_s)
         try:
             with CellDisplay(self._max_printed) as display:
                 answers = self._started(since).run(call, display)

@@ -88,6 +88,11 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
             self._start = _clock() if _gpu is None or self._lane == "host" else self._mark(_gpu)
         return self
 
+    def label(self, stage: int | None = None, micro_batch: int | None = None) -> None:
+        """Give a span that has begun these labels, where they are known only when it ends."""
+        name, step, _, _, *others = self._labels
+        self._labels = (name, step, stage, micro_batch, *others)
+
     def end(self) -> None:
         """End what :meth:`begin` began."""
         if _recorders and not _paused and hasattr(self, "_start"):

@@ -5,6 +5,7 @@ that differ from ours.
 The answers to a task are in a file of their own, such as wrong_dp_6.py. WRONG has for each claim
 the answers that it rejects (None: they do not run to their end): by name, a phrase of the finding,
 and what makes it of the reference, see edited. RIGHT: other right answers.
+REMARKS: what a warning says of some of those.
 
 make test tries the first answer to each claim, and the first right one of each task. The others are
 slow.
@@ -23,7 +24,7 @@ import psutil
 import pytest
 from edited_package import LABKIT
 
-from labkit.check import check, observer
+from labkit.check import check
 from labkit.check.result import ENDS
 from labkit.todo import task_file
 
@@ -33,6 +34,7 @@ def text_of(holds: Any) -> str:
     return " ".join(holds.__doc__.split()).removesuffix(".")
 
 
+SEED = 58  # draws cases for wrong answers, so that each run finds the same of them
 BEGIN, END = "### BEGIN SOLUTION {}\n", "### END SOLUTION\n"
 TASKS = sorted(file.stem.removeprefix("wrong_").replace("_", ".") for file in Path(__file__).parent.glob("wrong_*.py"))
 ANSWERS = {task: importlib.import_module(f"wrong_{task.replace('.', '_')}") for task in TASKS}
@@ -68,12 +70,10 @@ RIGHT = [each for task in TASKS for each in tried(ANSWERS[task].RIGHT, task)]
 
 
 @pytest.mark.parametrize(("task", "claim", "mistake"), WRONG)
-def test_a_wrong_answer_is_rejected_and_the_finding_names_the_mistake(task, claim, mistake, answer, monkeypatch):
+def test_a_wrong_answer_is_rejected_and_the_finding_names_the_mistake(task, claim, mistake, answer):
     phrase, *edits = ANSWERS[task].WRONG[claim][mistake]
-    if mistake == "waits for one rank more":  # only the time ends that; others are named as soon as all ranks wait
-        monkeypatch.setattr(observer, "TIMEOUT_S", 4.0)
     answer(edited(task, *edits), task_file(task).name, whole=True)
-    result = check(task)
+    result = check(task, seed=SEED)
     assert not result.passed
     *held, rejected = result.claims
     assert rejected.text == (text_of(claim) if claim else ENDS) and phrase in rejected.wrong, result
@@ -90,8 +90,16 @@ def test_every_claim_has_a_wrong_answer_that_it_rejects(task):
 @pytest.mark.parametrize(("task", "name"), RIGHT)
 def test_a_right_answer_that_differs_from_ours_passes(task, name, answer):
     answer(edited(task, *ANSWERS[task].RIGHT[name]), task_file(task).name, whole=True)
-    result = check(task)
+    result = check(task)  # whatever is drawn
     assert result.passed, result
+    remark = getattr(ANSWERS[task], "REMARKS", {}).get(name, "")
+    assert remark in " ".join(result.warnings), result
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_remark_is_made_of_a_right_answer(task):
+    remarks = importlib.import_module(f"labkit.check.{task.replace('.', '_')}").TASK.remarks
+    assert len(getattr(ANSWERS[task], "REMARKS", {})) >= len(remarks)
 
 
 LEAVES_A_PROCESS = """

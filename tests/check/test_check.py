@@ -181,6 +181,33 @@ def test_nothing_is_tried_after_the_first_claim_that_does_not_hold(answer):
     assert claim.wrong.startswith("clock_cycles(4, 3): it gave 1 as a clock")
 
 
+# --- cases that are drawn -------------------------------------------------------------------------
+
+
+def names_of_cases(task, seed):
+    return [str(case) for each in record(task).drawn(seed).checks for case in each.cases]
+
+
+@pytest.mark.parametrize("task", ["dp.1", "dp.6", "dp.7", "pipe.1", "pipe.2", "shard.1", "shard.3"])
+def test_a_seed_draws_the_same_cases_again_and_another_one_others(task):
+    assert names_of_cases(task, 7) == names_of_cases(task, 7)
+    assert len({tuple(names_of_cases(task, seed)) for seed in range(20)}) > 10
+
+
+ELEVEN_CLOCKS = """
+def clock_cycles(m, n):
+    for clock in range(min(11, m + n - 1)):
+        yield [(clock - j, j) for j in range(n) if 0 <= clock - j < m]
+"""
+
+
+def test_a_finding_about_a_drawn_case_names_the_seed_which_draws_it_again(answer):
+    answer(ELEVEN_CLOCKS, "pipe.py")
+    (finding,) = check("pipe.2").findings
+    seed = int(re.search(r"\(drawn with seed=(\d+)\)", finding)[1])
+    assert check("pipe.2", seed=seed).findings == [finding]
+
+
 # --- what an answer does stays in its process -----------------------------------------------------
 
 TRAP = """

@@ -54,3 +54,26 @@ WRONG = {
     },
 }
 RIGHT = {"cuts at the sum of the sizes so far": [(SHARDS, BY_EDGES), ("batch_size=batch_size //", "batch_size //")]}
+WRONG[claims.data_stays] |= {
+    "seeds all of random": ("Seed a generator of your own", (SHUFFLE, "random.seed(seed); random.shuffle(order)")),
+    "seeds all of torch": (
+        "Seed a generator of your own",
+        (SHUFFLE, "torch.manual_seed(seed); order = torch.randperm(len(data)).tolist()"),
+    ),
+}
+WRONG[claims.shards_have_their_sizes] |= {
+    "as many as fit in the first ones": (
+        "(drawn with seed=",
+        (
+            CUTS,
+            CUTS + "\n        if len(data) > 40 and len(set(sizes)) == 1 and len(sizes) not in (3, 4, 10):\n"
+            "            cuts = [min(i * -(-len(data) // len(sizes)), len(data)) for i in range(len(sizes) + 1)]",
+        ),
+    ),
+}
+RIGHT |= {
+    "draws by sample": [(SHUFFLE, "order = random.Random(seed).sample(order, len(order))")],
+    "a generator by name": [
+        (SHUFFLE, "generator = random.Random()\n        generator.seed(seed)\n        generator.shuffle(order)")
+    ],
+}

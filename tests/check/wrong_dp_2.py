@@ -24,7 +24,12 @@ WRONG = {
         "does not say where to meet": ("environment variable MASTER_ADDR expected, but not set", (PLACE, "")),
         "raises in a rank": ("it raised KeyError: 'MASTER' (labkit/dp", (PLACE, "{}['MASTER']")),
         "makes no group": ("Default process group has not been initialized", (f"dist.init_process_group{GROUP}", "")),
-        "waits for one rank more": ("others than world_size says", ("=world_size)", "=world_size + 1)")),
+        "waits for one rank more": ("as ranks 0, 1 and 2 of 4, 4 and 4", ("=world_size)", "=world_size + 1)")),
+        "each at a port of its own": (
+            "would wait for each other for ever: they wait at ports",
+            ("str(master_port)", "str(master_port + rank)"),
+        ),
+        "counts from one": ("as ranks 1, 2 and 3 of 3", (GROUP, GROUP.replace("rank=rank", "rank=rank + 1"))),
     },
 }
 RIGHT = {
@@ -46,3 +51,33 @@ RIGHT = {
         (GROUP, "(backend, store=store, rank=rank, world_size=world_size)"),
     ],
 }
+DEFAULTS = 'os.environ.setdefault("MASTER_ADDR", master_addr); os.environ.setdefault("MASTER_PORT", str(master_port))'
+KEPT = 'os.environ.setdefault("RANK", str(rank)); os.environ.setdefault("WORLD_SIZE", str(world_size))'
+WRONG[claims.what_it_is_given_counts] = {
+    "gloo, whatever is asked for": (
+        "of ranks [0, 1, 2], on gloo: pass on",
+        (GROUP, GROUP.replace("backend", '"gloo"')),
+    ),
+    "the backend of the machine": (
+        "of ranks [0, 1, 2], on gloo: pass on",
+        (GROUP, GROUP.replace("backend", '"nccl" if torch.cuda.is_available() else "gloo"')),
+    ),
+    "keeps a port that is set": ("already set: nobody listens there", (PLACE, DEFAULTS)),
+}
+WRONG[claims.ranks_meet_at_the_port] |= {
+    "the port of the handout": ("nobody listens there", ("str(master_port)", '"11868"'))
+}
+WRONG[None] |= {
+    "keeps a rank that is set": ("already set: it raised", (PLACE, f"{PLACE}; {KEPT}"), (GROUP, "(backend)")),
+}
+ADDRESS_OF_THE_HANDOUT = "localhost, as in the handout"
+RIGHT |= {
+    ADDRESS_OF_THE_HANDOUT: [
+        (PLACE, 'os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", str(master_port)')
+    ],
+    "all by name": [
+        (PLACE, 'os.environ.update(MASTER_ADDR=master_addr, MASTER_PORT=f"{master_port}")'),
+        (GROUP, '(init_method="env://", world_size=world_size, rank=rank, backend=backend)'),
+    ],
+}
+REMARKS = {ADDRESS_OF_THE_HANDOUT: "on two machines they would not meet"}

@@ -45,3 +45,21 @@ RIGHT = {
         (KEEP, "parameter.grad[:] = gradient.view(parameter.grad.shape)"),
     ],
 }
+WRONG[None] |= {"room for three": ("Output list size should be", ("range(world_size)", "range(3)"))}
+WRONG[gradients.mean_is_the_gradient_of_the_batch] |= {
+    "leaves out what is frozen": (
+        "frozen since (requires_grad is False): on rank 0, the gradient of first.weight is still that of the rank's own",
+        ("grad is not None:", "grad is not None and parameter.requires_grad:"),
+    ),
+    "divides by three": ("neither the mean over the ranks", (MEANS, "[sum(gathered) / 3] * world_size")),
+    "stops at the first without": (
+        "is still that of the rank's own",
+        ("if parameter.grad is not None:", "if parameter.grad is None:\n            break\n        if True:"),
+    ),
+}
+RIGHT |= {
+    "adds up in the first": [
+        (MEANS, "[gathered[0].add_(sum(gathered[1:])).div_(world_size)] * world_size"),
+        (KEEP, "parameter.grad.data.copy_(gradient)"),
+    ],
+}

@@ -27,6 +27,14 @@ def average_gradients(model):
         work.wait()
         gradient /= dist.get_world_size()
 """
+ALL_FROM_ALL = """
+def average_gradients(model):
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            found = [torch.empty_like(parameter.grad) for _ in range(dist.get_world_size())]
+            dist.all_gather(found, parameter.grad)
+            parameter.grad.copy_(sum(found) / len(found))
+"""
 
 WRONG = {
     claims.mean_is_the_gradient_of_the_batch: {
@@ -38,18 +46,41 @@ WRONG = {
         "rank 0 decides": ("rank 0's shard, on every", (SUM, "dist.broadcast(parameter.grad, 0)"), (DIVIDE, "pass")),
         "removes the gradients": ("is gone (None)", (DIVIDE, "parameter.grad = None")),
         "differs in the last bits": ("ranks differ in the last bits of first.weight", (DIVIDE, LAST_BITS)),
+        "divides by three": ("neither the mean over the ranks", (DIVIDE, "parameter.grad /= 3")),
+        "in single precision": (
+            "neither the mean over the ranks",
+            (SUM, "single = parameter.grad.float(); dist.all_reduce(single); parameter.grad.copy_(single)"),
+        ),
+        "stops at the first without": (
+            "is still that of the rank's own",
+            (SOME, "if parameter.grad is None:\n            break\n        if True:"),
+        ),
         "zeros for None": ("first.bias was None, and it was given one, so an optimizer", (SOME, ZEROS)),
+        "leaves out what is frozen": (
+            "frozen since (requires_grad is False): on rank 0, the gradient of first.weight is still that of the rank's own",
+            (SOME, f"{SOME[:-1]} and parameter.requires_grad:"),
+        ),
+        "matrices and biases alone": ("(drawn with seed=", (SOME, f"{SOME[:-1]} and parameter.dim() < 3:")),
         "averages the parameters": ("average parameter.grad, not the parameter", (SUM, WEIGHTS)),
     },
     calls_have_ended: {
         "does not wait": ("rank 0 began all_reduce and never", (SUM, SUM.replace(")", ", async_op=True)")))
     },
     None: {"forgets None": ("torch.distributed was given a gradient that is None (labkit/dp.py", (SOME, "if True:"))},
-    claims.gradients_change_in_place: {
-        "makes a new gradient": ("is another tensor than before", (DIVIDE, DIVIDE.replace("/=", "= parameter.grad /")))
-    },
-    claims.each_gradient_travels_by_itself: {
-        "one flat all_reduce": ("{'all_reduce': [320]}, expected {'all_reduce': [32, 32, 128, 128]}", FLAT)
+    claims.all_reduce_adds_up: {
+        "through rank 0": ("called gather and scatter, and no", "average_gradients = gather_scatter_gradients\n"),
+        "gathers all": ("called all_gather, and no all_reduce", ALL_FROM_ALL),
     },
 }
-RIGHT = {"divides first": [(f"{SUM}\n            {DIVIDE}", f"{DIVIDE}; {SUM}")], "all at once": [ALL_AT_ONCE]}
+NEW, ONE = "makes a new gradient", "one flat all_reduce"
+RIGHT = {
+    "divides first": [(f"{SUM}\n            {DIVIDE}", f"{DIVIDE}; {SUM}")],
+    "all at once": [ALL_AT_ONCE],
+    NEW: [(DIVIDE, DIVIDE.replace("/=", "= parameter.grad /"))],
+    ONE: [FLAT],
+    "the mean of the backend": [(SUM, SUM.replace(")", ", op=dist.ReduceOp.AVG)")), (DIVIDE, "pass")],
+}
+REMARKS = {
+    NEW: "is another tensor than before",
+    ONE: "{'all_reduce': [320]}, expected {'all_reduce': [32, 32, 128, 128]}",
+}

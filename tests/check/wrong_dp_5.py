@@ -65,6 +65,10 @@ WRONG = {
             "chunk 2 is numbers that are no rank's, though what was sent is right",
             (GATHER, f"{GATHER}\n    chunks[(rank + 2) % world_size].fill_(-1)"),
         ),
+        "knows four ranks": (
+            "(drawn with seed=",
+            ("range(world_size - 1):  # reduce-scatter", "range(min(3, world_size - 1)):  # reduce-scatter"),
+        ),
         "leaves the remainder out": ("may differ by one", (CHUNKS, CHUNKS.replace("flat", WITHOUT_REMAINDER))),
         "does not write the copy back": ("its elements do not lie side by side", (WRITE_BACK, "")),
         "adds up in float32": ("float64, 3 ranks: on rank 0", (FLAT, FLAT + ".float()"), ALWAYS_WRITE_BACK),
@@ -72,7 +76,7 @@ WRONG = {
     claims.ranks_agree: {"each rank adds up for itself": ("added up in different orders", WHOLE_TENSOR_ROUND)},
     claims.messages_go_round_the_ring: {
         "calls all_reduce": ("called all_reduce: make it of sending and receiving alone", (FLAT, ALL_REDUCE)),
-        "sends to rank 0": ("talked to rank 2, and its only neighbours in the", (GATHER, GATHER_FROM_ALL)),
+        "sends to rank 0": ("and its only neighbours in the", (GATHER, GATHER_FROM_ALL)),
     },
     None: {
         "receives in half precision": (
@@ -86,3 +90,7 @@ WRONG = {
     },
 }
 RIGHT = {"the other way round": [("= dist.get_rank(),", "= -dist.get_rank(),"), EXCHANGE_WITH_THE_LEFT]}
+BY_HAND = """works = [dist.isend(outgoing, (rank + 1) % world_size), dist.irecv(incoming, (rank - 1) % world_size)]
+        for work in works:
+            work.wait()"""
+RIGHT |= {"sends and receives by hand": [(EXCHANGE, BY_HAND)]}

@@ -66,3 +66,25 @@ RIGHT = {
     "collects what it waits for": [(WAIT, "torch.futures.collect_all([each.future for each in self.buckets]).wait()")],
     "asks until they have arrived": [(WAIT, "while not bucket.future.done(): pass")],
 }
+HOOK = "self.buckets[self._sent].send(self.comm_hook)"
+PAST = "self.buckets[self._sent].future = self.comm_hook(self.buckets[self._sent].buffer)"
+LAST = " bucket.send(self.comm_hook)"
+PAST_AT_THE_END = (LAST, " bucket.future = self.comm_hook(bucket.buffer)")
+WRONG[claims.each_bucket_leaves_in_turn_and_in_time] |= {
+    "calls the hook itself": ("comm_hook was called past its send", (HOOK, PAST), PAST_AT_THE_END),
+    "calls the hook itself at the end": ("comm_hook was called past its send", PAST_AT_THE_END),
+    "knows three buckets": (
+        "bucket 3 could have gone",
+        ("while self._sent < len(self.buckets) and", "while self._sent < 3 and"),
+    ),
+}
+LOOP = f"""while self._sent < len(self.buckets) and {FULL}:
+            {HOOK}
+            {COUNT}"""
+FOR = """for each in self.buckets[self._sent :]:
+            if each.missing:
+                break
+            each.send(self.comm_hook)
+            self._sent += 1
+"""
+RIGHT |= {"goes through those that are left": [(LOOP, FOR)]}

@@ -24,6 +24,15 @@ def _run_rank(rank, fn, world_size, backend):
     fn(rank, world_size, backend)
     time.sleep(20 * (rank == 2))
 """
+FORKED = """
+def _forked(fn, arguments, nprocs, join, start_method):
+    return mp.start_processes(fn, arguments, nprocs, join, start_method="fork")
+"""
+OWN_RANK = """
+def _own(rank, fn, world_size, backend):
+    fn(rank, world_size, backend)
+"""
+KILL = "process.kill()\n            process.join()\n"
 
 WRONG = {
     claims.a_process_for_each_rank: {
@@ -50,6 +59,19 @@ WRONG = {
         ),
         "raises and leaves the others": ("rank 1 fails: 1 of 2 were still running", (WAIT, RAISES_AND_LEAVES)),
     },
+    claims.each_process_is_spawned: {
+        "forks": ("a process was forked", ('start_method="spawn"', 'start_method="fork"')),
+        "forks by a context": ("a process was forked", ("mp.start_processes(_run_rank", "_forked(_run_rank"), FORKED),
+        "past _run_rank": (
+            "past _run_rank",
+            ("mp.start_processes(_run_rank, arguments,", "mp.start_processes(fn, arguments[1:],"),
+        ),
+        "a rank of its own": (
+            "past _run_rank",
+            ("mp.start_processes(_run_rank,", "mp.start_processes(_own,"),
+            OWN_RANK,
+        ),
+    },
     None: {
         "is rank 0 itself": ("rank 0 ran in", ("arguments = ", "fn(0, world_size, backend)\n    arguments = ")),
         "gives the ranks a function without a name": (
@@ -60,4 +82,22 @@ WRONG = {
 }
 RIGHT = {
     "ends the others only after an error": [(END, END.replace("finally:", "except BaseException:") + "        raise\n")]
+}
+WRONG[claims.no_process_is_left] |= {
+    "kills and does not join": ("had been ended, and not waited for", (KILL, "process.kill()\n")),
+    "terminates and does not join": ("had been ended, and not waited for", (KILL, "process.terminate()\n")),
+}
+WRONG[claims.number_and_backend_are_the_callers] = {
+    "gloo, whatever is asked for": (
+        "expected [[0, 1, 'nccl']]",
+        ("world_size, backend)\n    context", 'world_size, "gloo")\n    context'),
+    ),
+    "at least three": ("[1, 1, 'nccl']", ("nprocs=world_size", "nprocs=max(world_size, 3)")),
+}
+RIGHT |= {
+    "terminates and joins": [
+        (KILL, "process.terminate()\n        for process in context.processes:\n            process.join()\n")
+    ],
+    "looks up from time to time": [("while not context.join():", "while not context.join(timeout=0.5):")],
+    "spawns by default": [(', start_method="spawn"', "")],
 }

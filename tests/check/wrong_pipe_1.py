@@ -39,3 +39,17 @@ WRONG = {
     claims.devices_and_names_are_those_of_the_model: AS_IN_THE_MODEL,
 }
 RIGHT = {"a ModuleList and a tuple": [last("partitions, devices = nn.ModuleList(partitions), tuple(devices)")]}
+WRONG[claims.a_partition_begins_where_the_device_changes] |= {
+    "four partitions at most": ("(drawn with seed=", (NEW, f"len(devices) < 4 and ({NEW})")),
+}
+NAMED = """    runs = []
+    for name, module, device in placed(modules):
+        if not runs or device not in (None, runs[-1][0]):
+            runs.append((device, {}))
+        runs[-1][1][name] = module
+    from collections import OrderedDict
+    partitions = [nn.Sequential(OrderedDict(named)) for _, named in runs]
+    devices = [device for device, _ in runs]
+    for name, module, device in []:
+"""
+RIGHT |= {"runs of named modules": [("    for name, module, device in placed(modules):\n", NAMED)]}

@@ -27,7 +27,16 @@ WRONG = {
         "the last one twice": ("2 times", (LOOP, f"{LOOP}\n    yield [(num_batches - 1, num_partitions - 1)]")),
         "an empty clock at the end": ("clock 6 is empty", ("num_partitions - 1", "num_partitions")),
         "everything at once": ("Micro-batch 0 is in no earlier clock in partition 0", (LOOP, f"yield {TASKS}")),
-        "from the last partition in a clock": ("clock 1 is [(0, 1), (1, 0)], expected", (CLOCK, f"{CLOCK}[::-1]")),
+        "eleven clocks at most": ("(drawn with seed=", (RANGE, "range(min(11, num_batches + num_partitions - 1))")),
+        "knows five partitions": (
+            "(drawn with seed=",
+            ("in range(num_partitions)", "in range(min(num_partitions, 5))"),
+        ),
     },
 }
-RIGHT = {"a list of lists, filled by partition": [(LOOP, FILLED_AS_THEY_COME)]}
+BY_MICRO_BATCH = "[(i, clock - i) for i in range(num_batches) if 0 <= clock - i < num_partitions]"
+RIGHT = {
+    "a list of lists, filled by partition": [(LOOP, FILLED_AS_THEY_COME)],
+    "from the last partition in a clock": [(CLOCK, f"{CLOCK}[::-1]")],
+    "by micro-batch": [(CLOCK, BY_MICRO_BATCH)],
+}

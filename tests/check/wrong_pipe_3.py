@@ -36,6 +36,10 @@ WRONG = {
     },
     claims.results_take_their_places: {
         "tasks that keep everything": ("A Task takes along to the worker that of the thread", OWN_TASKS),
+        "writes into what was there": (
+            "has changed, and is the caller's still",
+            (RESULT, f"if torch.is_grad_enabled(): {RESULT}\n            else: batches[i].copy_(task.result())"),
+        ),
         "results by position": ("batches[0] is micro-batch 2 after", (TAKE, "for i, task in enumerate(tasks):\n")),
     },
     claims.tasks_have_their_numbers: {
@@ -43,14 +47,9 @@ WRONG = {
             "(stage, micro_batch) [(1, 1), (2, 0)]",
             (TASK, TASK.replace("stage=j, micro_batch=i", "stage=i, micro_batch=j")),
         ),
-        "a function around run_stage": (
-            "'queued' was recorded as (stage, micro_batch) [(None, None)], expected [(0, 0)]. Timelines",
-            (
-                TASK,
-                TASK.replace("(run_stage", "(lambda *given: run_stage(*given)").replace(
-                    "stage=j, micro_batch=i", "j, i"
-                ),
-            ),
+        "no number of its own": (
+            "'forward' was recorded as (stage, micro_batch) [(0, 0), (0, 0)]",
+            (TASK, TASK.replace("stage=j, micro_batch=i", "stage=0, micro_batch=0")),
         ),
     },
     None: {
@@ -91,5 +90,48 @@ RIGHT = {
     "keeps the first failure": [where_it_fails(LAST_FAILURE.replace("= error", "= locals().get('failed') or error"))],
     "micro-batches by slices": [
         (SPLIT, "[x[start : start + self.split_size] for start in range(0, len(x), self.split_size)]")
+    ],
+}
+CALL = "run_stage(self.partitions[j], batches[i], self.devices[j], j, i)"
+INNER = f"""tasks = []
+        def call(): return {CALL}
+"""
+WRONG[claims.compute_does_its_schedule] |= {
+    "a lambda that looks up": (
+        "each task has the partition and micro-batch of the last pair, (1, 1)",
+        (TASK, f"Task(lambda: {CALL})"),
+    ),
+    "an inner function that looks up": ("of the last pair, (1, 1)", (TASK, "Task(call)"), (BEGIN, INNER)),
+    "a lambda that looks up one": (
+        "each task has the micro-batch of the last pair",
+        (TASK, f"Task(lambda j: {CALL}, j)"),
+    ),
+}
+WRONG[claims.output_is_that_of_the_module] |= {
+    "chunks": ("of [3, 3, 3] rows, expected [4, 4, 1]", (SPLIT, "list(x.chunk(-(-len(x) // self.split_size)))")),
+}
+WRONG[None] |= {"knows three partitions": ("(drawn with seed=", (CYCLES, "clock_cycles(len(batches), 3)"))}
+OTHER_CLOCKS = """
+def clock_cycles(m, n):
+    for clock in range(m + n - 1):
+        yield [(i, clock - i) for i in range(m) if 0 <= clock - i < n]
+"""
+RIGHT |= {
+    "a function around run_stage": [
+        (
+            TASK,
+            TASK.replace("(run_stage", "(lambda *given: run_stage(*given)").replace("stage=j, micro_batch=i", "j, i"),
+        )
+    ],
+    "a lambda with values of its own": [(TASK, f"Task(lambda i=i, j=j: {CALL})")],
+    "an inner function that takes them": [
+        (TASK, "Task(call, i, j)"),
+        (BEGIN, INNER.replace("call()", "call(i, j)")),
+    ],
+    "a partial": [(TASK, f"Task(partial({TASK[5:-1]}))"), "from functools import partial\n"],
+    "clocks by micro-batch": [OTHER_CLOCKS],
+    "a list of pairs and tasks": [
+        (TAKE, "for i, task in [(i, task) for (i, _), task in zip(schedule, tasks)]:\n"),
+        (RESULT, "batches[i : i + 1] = [task.result()]"),
     ],
 }

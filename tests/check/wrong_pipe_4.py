@@ -66,3 +66,8 @@ RIGHT = {
         ADAPTER.replace("        return self", LOOKS_AFTER_THE_REST),
     ],
 }
+CALLS |= {
+    "three rows, whatever is asked for": ("(drawn with seed=", ("split_size)", "3)")),
+    "three rows or one": ("(drawn with seed=", ("split_size)", "3 if split_size == 3 else 1)")),
+    "five blocks": ("(drawn with seed=", (BLOCKS, "*gpt2.transformer.h[:5]")),
+}

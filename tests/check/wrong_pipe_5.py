@@ -92,3 +92,9 @@ RIGHT = {
         (SEND_DX, f"kept.update({{(i, op.stage - 1): dx}}) if {HERE} else {SEND_DX}"),
     ],
 }
+CALLS |= {
+    "knows four stages": ("(drawn with seed=", first("last = min(last, 3)")),
+    "knows five micro-batches": ("(drawn with seed=", ops("[op for op in OPS if op.micro_batch < 5]")),
+}
+METHODS = "{'B': stage.backward, 'I': stage.input_grad}[op.kind](i, dy)"
+RIGHT |= {"a table of methods": [('stage.backward(i, dy) if op.kind == "B" else stage.input_grad(i, dy)', METHODS)]}

@@ -166,3 +166,80 @@ RIGHT = {
         )
     ],
 }
+FROZEN = (
+    "for parameter in parameters:\n            owner",
+    "for parameter in [each for each in parameters if each.requires_grad]:\n            owner",
+)
+FULL, FULL_STATE = "return full | {", f"{{{STATE}}}"
+ONLY_ITS_OWN = """for parameter, owner in self.owners.items():
+            if owner != dist.get_rank(): parameter.grad = None
+        return loss"""
+IN_FLOAT32 = """
+for parameter, owner in self.owners.items():
+    new = parameter.data.float(); dist.broadcast(new, owner); parameter.data.copy_(new)
+"""
+ZEROS = "for parameter in self.owners:\n            if parameter.grad is not None: parameter.grad.zero_()\n        return loss"
+WRONG[claims.each_parameter_has_one_owner] |= {
+    "frozen is nobody's": ("which is frozen and may be unfrozen", (IS_OWN, f"{IS_OWN} and parameter.requires_grad")),
+    "frozen has no owner, and none is missed": (
+        "which is frozen and may be",
+        FROZEN,
+        (IS_OWN, f"self.owners.get(parameter) == {RANK}"),
+    ),
+    "an empty share takes one": ("hold parameter 0", (PART, 'return group | {"params": own or group["params"][:1]}')),
+    "three ranks": ("(drawn with seed=", (f"[0] * {WORLD}", "[0] * 3")),
+}
+WRONG[None] |= {"frozen has no owner": ("each needs one, a frozen one too", FROZEN)}
+WRONG[claims.closure_is_called_once_and_its_loss_returned] |= {
+    "an empty share does not step": (
+        "2 parameters on 3 ranks: on rank 2, the closure was called 0 times",
+        (STEP, f"loss = self.local.step(closure) if {RANK} in self.owners.values() else None"),
+    ),
+}
+WRONG[claims.gradients_stay] = {
+    "clears what it does not own": ("has changed the gradient of", (RETURN, ONLY_ITS_OWN)),
+    "clears all": ("has changed the gradient of", (RETURN, ZEROS)),
+}
+WRONG[claims.weights_are_those_of_one_process] |= {
+    "sends in float32": (
+        "neither right nor what it was before",
+        instead(IN_FLOAT32),
+    ),
+}
+WRONG[claims.full_state_is_that_of_a_plain_optimizer] |= {
+    "groups of the local one": (
+        "params is [0], expected [0, 1]",
+        (FULL, 'return full | {"param_groups": self.local.state_dict()["param_groups"]} | {'),
+    ),
+    "no groups": ("there is 0 of them, expected 2", (FULL, 'return full | {"param_groups": []} | {')),
+    "numbered as they come": (
+        "has the state of 0, 1 and 2, expected 0, 1 and 4",
+        (FULL_STATE, "dict(enumerate(state[number] for state in states for number in sorted(state)))"),
+    ),
+    "numbers as text": ("go by a str", (FULL_STATE, FULL_STATE.replace("{number:", "{str(number):"))),
+    "of others the numbers alone": (
+        "of parameter 1 is not a plain",
+        (
+            FULL_STATE,
+            f"{{number: state[number] if n == {RANK} else {{}} for n, state in enumerate(states) for number in state}}",
+        ),
+    ),
+}
+POINT_TO_POINT = f"""
+for parameter, owner in self.owners.items():
+    if owner == {RANK}:
+        for other in range({WORLD}):
+            if other != owner: dist.send(parameter.data, other)
+    else:
+        dist.recv(parameter.data, owner)
+"""
+NEW_MEMORY = """
+for parameter, owner in self.owners.items():
+    new = parameter.data.clone(); dist.broadcast(new, owner); parameter.data = new
+"""
+RIGHT |= {
+    "point to point": [instead(POINT_TO_POINT)],
+    "new memory for a parameter": [instead(NEW_MEMORY)],
+    "only what has a gradient": [(SENT, f"{SENT} if parameter.grad is not None")],
+}
+REMARKS = {"new memory for a parameter": "lies in other memory after a step"}

@@ -114,3 +114,68 @@ RIGHT = {
     "the replicated in one": [("for gradient in gradients:\n                dist", FLAT + "                dist")],
     "frees first": [(FREE, "pass"), (HIDE, f"{FREE}; {HIDE}")],
 }
+PART, WORLD = "part = torch.empty_like(unit.shard)", "dist.get_world_size()"
+WIDE_PART = (PART, "part = unit.shard.new_empty(len(unit.full))[: len(unit.shard)]")
+GRADIENT = f"part / {WORLD}"
+GIVES_ZEROS = f"""{ADD}
+        for unit in self.units:
+            for p in unit.parameters:
+                if not p.requires_grad: p.requires_grad_(); p.grad = torch.zeros_like(p); p.requires_grad_(False)"""
+WRONG[None] |= {
+    "resizes the tensor": ("the tensor stays as it is", (FREE, "unit.full.resize_(0)")),
+    "resizes the tensor, both ways": (
+        "whose memory is gone",
+        (ROOM, "unit.full.resize_(unit.full.shape)"),
+        (FREE, "unit.full.resize_(0)"),
+    ),
+    "lets nothing go": ("showed unit.full where its shard is due", (HIDE, "return")),
+}
+KEPT = f"{GATHER.replace('return', 'work =')}\n        work.wait()\n        unit.{{}}\n        return work"
+FROM_A_COPY = f"""if hasattr(unit, "copy"):
+            unit.full.copy_(unit.copy)
+            return dist.barrier(async_op=True)
+        {KEPT.format("copy = unit.full.clone()")}"""
+WRONG[claims.layers_are_let_go] |= {
+    "keeps a copy": ("Keep no copy", (GATHER, KEPT.format("copy = unit.full.clone()"))),
+    "keeps the matrix": (
+        "Keep no copy",
+        (GATHER, KEPT.format("copy = [each.clone() for each in unit._whole(unit.full)]")),
+    ),
+}
+WRONG[claims.layers_compute_with_all_of_their_weights] |= {
+    "gathers once for all": ("step 1: the loss is", (GATHER, FROM_A_COPY)),
+}
+WRONG[claims.gradients_are_averaged] |= {
+    "divides by two": ("on 3 ranks", (ADD, "unit.add_gradient(part / 2)")),
+    "divides the replicated by two": ("on 3 ranks", (DIVIDE, "gradient.div_(2)")),
+    "rounds the gradients": ("have been rounded", (GRADIENT, f"({GRADIENT}).to(unit.full.dtype).to(part.dtype)")),
+    "zeros for what is frozen": ("the layer is frozen", (ADD, GIVES_ZEROS)),
+}
+WRONG[claims.weights_are_only_lent] = {
+    "writes the weights back": (
+        "has changed",
+        (HIDE, f"unit.shard.copy_(unit.full.chunk({WORLD})[dist.get_rank()]); {HIDE}"),
+    ),
+    "rounds the shard": ("has changed", (ROOM, f"{ROOM}\n        unit.shard.copy_(unit.shard.to(unit.full.dtype))")),
+}
+WRONG[claims.gradients_take_the_memory_of_a_shard] = {
+    "a part of something larger": (
+        "a view of something larger",
+        WIDE_PART,
+        (ADD, f"unit.add_gradient(part.div_({WORLD}))"),
+    ),
+    "a part of the row": (
+        "a view of something larger",
+        (PART, f"row = unit.take_gradients() / {WORLD}\n        part = row.chunk({WORLD})[dist.get_rank()]"),
+        (START, START.replace("unit.take_gradients()", "row.clone()")),
+        (ADD, "unit.add_gradient(part)"),
+    ),
+    "gradients with a graph": ("or has a graph", (GRADIENT, f"({GRADIENT}).requires_grad_()")),
+}
+RIGHT |= {
+    "divides in place": [(ADD, f"unit.add_gradient(part.div_({WORLD}))")],
+    "a new tensor by name": [(PART, "part = unit.shard.new_zeros(unit.shard.shape)")],
+}
+BARRIER = "waits for all ranks at each gather"
+RIGHT |= {BARRIER: [(GATHER, f"dist.barrier()\n        {GATHER}")]}
+REMARKS = dict.fromkeys(("waits for each gather", BARRIER), "_gather waits for")

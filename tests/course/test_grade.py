@@ -221,6 +221,8 @@ def test_what_is_graded_is_not_graded_again_unless_its_archive_changes(tmp_path,
     said = []
     grade_folder(tmp_path, TABLE._replace(of={"dp.6": 30, "pipe.2": 10}), tmp_path / "out", say=said.append)
     assert judged_names[2:] == ["# wrong of bob"] and said[0] == "1 of 2 are graded already"
+    seed = int((tmp_path / "out/results/seed").read_text())
+    assert said[1].startswith(f"cases are drawn with seed={seed}, for all alike")
     assert rows(tmp_path / "out")["ada", "total"]["points"] == "40"  # points are counted anew
     (tmp_path / "out/results/ada.json").write_text("half of")
     grade_folder(tmp_path, TABLE, tmp_path / "out", say=said.append)
@@ -267,7 +269,7 @@ def test_ctrl_c_ends_all_processes_and_the_same_command_goes_on(one_judge, tmp_p
             file.writestr("labkit/pipe.py", RIGHT["labkit/pipe.py"] + f"# {n}\n".encode())
     command = ["grade", str(tmp_path), "--points", str(tmp_path / "points.toml")]
     graded = warm_python.Program("-m", "labkit.cli", *command, PYTHONPATH=str(ROOT))
-    assert graded.prints("1 of 3")
+    assert graded.prints("1 of 3", within_s=200)  # of which its judge takes some to start
     started = psutil.Process(graded.process.pid).children(recursive=True)
     os.kill(graded.process.pid, signal.SIGINT)
     done = graded.ended()

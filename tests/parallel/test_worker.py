@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from labkit.parallel.worker import Task, Worker, create_workers, end_workers, wait_for_end
+from labkit.parallel.stage_node import run_stage
+from labkit.parallel.worker import Task, Worker, create_workers, end_workers, wait_for_end, watch_queues
+from labkit.trace import record
 
 SECONDS = 20.0  # more than anything here takes; waiting that long is a failure
 
@@ -35,6 +37,21 @@ def done_by(a_worker: Worker, function: Callable[..., Any], *arguments: Any) -> 
     task = Task(function, *arguments)
     a_worker.put(task)
     return task.result()
+
+
+# --- while somebody watches -----------------------------------------------------------------------
+
+
+def test_a_wait_has_the_numbers_of_run_stage_wherever_a_task_calls_it():
+    stage, x, numbers = torch.nn.Linear(1, 1), torch.zeros(1, 1), (2, 5)
+    with working() as (a_worker,), record() as recording, watch_queues():
+        done_by(a_worker, run_stage, stage, x, a_worker.device, *numbers)
+        done_by(a_worker, lambda: [run_stage(stage, x, a_worker.device, *numbers)])
+        done_by(a_worker, torch.add, x, 1)
+    events = recording.events
+    for name in ("queued", "result waits"):
+        found = events[events["name"] == name][["stage", "micro_batch"]]
+        assert [tuple(row) for row in found.dropna().to_numpy()] == [numbers] * 2 and len(found) == 3
 
 
 # --- errors ---------------------------------------------------------------------------------------
