@@ -63,11 +63,14 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def what_a_worker_takes(test: str) -> str:
     """Return the name of the tests that one worker runs one after the other.
 
-    Those in a browser share a JupyterLab, those of a file ranks and results; a notebook has one.
+    Those in a browser share a JupyterLab, those of a file ranks and results. A notebook is by
+    itself, and so are the answers to a task.
     What forks programs off one process (warm_python) does so from the same one.
     """
     file = test.partition("::")[0]
     notebook = re.search(r"test_notebooks\.py::.*\[(\d\d_\w+)\]$", test)
+    if answers := re.search(r"test_answers\.py::.*\[(\w+\.\d+)", test):
+        return f"answers to {answers[1]}"
     if notebook or "/browser/" in file:
         return notebook[1] if notebook else "browser"
     return "forks" if Path(file).stem in FORKS else file

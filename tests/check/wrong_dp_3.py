@@ -11,7 +11,7 @@ GATHER = "dist.gather(gradient, gathered)"
 MEANS = "[torch.stack(gathered).mean(dim=0)] * world_size"
 SCATTER = "dist.scatter(gradient, means)"
 KEEP = "parameter.grad.copy_(gradient)"
-FROM_LAST = [(call, call.replace(")", ", 2)")) for call in (GATHER, SCATTER)]
+FROM_1 = [(call, call.replace(")", ", 1)")) for call in (GATHER, SCATTER)]
 
 WRONG = {
     gradients.mean_is_the_gradient_of_the_batch: {
@@ -24,7 +24,7 @@ WRONG = {
         "puts a new tensor there": ("on rank 0, the grad of first.weight", (KEEP, "parameter.grad = gradient.clone()")),
     },
     gradients.each_gradient_travels_by_itself: {
-        "goes through the last rank": ("{'gather (rank 2)'", ("if rank == 0", "if rank == 2"), *FROM_LAST),
+        "goes through rank 1": ("{'gather (rank 1)'", ("if rank == 0", "if rank == 1"), *FROM_1),
     },
     claims.any_strides_do: {
         "leaves the mean in the copy": ("on rank 0, the gradient of first.weight", (KEEP, "pass")),

@@ -98,10 +98,6 @@ ROW_BIAS = "linear.bias.detach().clone()"
 ADDED_EARLY = [(LINEAR, LINEAR.replace("weight)", "weight, self.bias)")), (BIAS, "return y")]
 WRONG[claims.each_rank_keeps_its_part] |= {
     "chunks all": ("(drawn with seed=", *CHUNK),
-    "its number among all ranks": (
-        "process group by itself",
-        (COLUMN_WEIGHT, COLUMN_WEIGHT.replace("[rank]", "[dist.get_rank() % n_ranks]")),
-    ),
     "parts of all ranks": (
         "process group by itself",
         (ROW_WEIGHT, ROW_WEIGHT.replace("n_ranks", "dist.get_world_size()").replace("[rank]", "[dist.get_rank()]")),
@@ -112,6 +108,10 @@ WRONG[claims.each_rank_keeps_its_part] |= {
     ),
 }
 WRONG[claims.a_part_is_a_copy] = {
+    "its number among all ranks": (
+        "has other numbers than the layer's",
+        (COLUMN_WEIGHT, COLUMN_WEIGHT.replace("[rank]", "[dist.get_rank() % n_ranks]")),
+    ),
     "a view of the first": (
         "all of first.weight is still in memory",
         (COLUMN_WEIGHT, COLUMN_WEIGHT.removesuffix(".clone()")),

@@ -288,7 +288,8 @@ def one_after_the_other(real_edition) -> Iterator[Callable[[list[str]], Path]]:
 @pytest.mark.parametrize(
     "names",
     [
-        pytest.param(NOTEBOOKS[:-1], marks=pytest.mark.slow, id="what asks"),
+        # not 06: its scripts run for a minute, and the one cell that calls a task waits for it
+        pytest.param([name for name in NOTEBOOKS[:-1] if name[:2] != "06"], marks=pytest.mark.slow, id="what asks"),
         pytest.param(NOTEBOOKS[-1:], id="what looks back"),  # on guesses, and there are none
     ],
 )
