@@ -14,6 +14,7 @@ slow.
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -120,3 +121,17 @@ def test_what_an_answer_leaves_is_ended_and_nothing_else_of_the_notebooks_group(
         assert other.poll() is None
     assert "1 of 1 were still running" in finding
     assert not any(psutil.pid_exists(int(process)) for process in started.read_text().split())
+
+
+ELEVEN_CLOCKS = """
+def clock_cycles(m, n):
+    for clock in range(min(11, m + n - 1)):
+        yield [(clock - j, j) for j in range(n) if 0 <= clock - j < m]
+"""
+
+
+def test_a_finding_about_a_drawn_case_names_the_seed_which_draws_it_again(answer):
+    answer(ELEVEN_CLOCKS, "pipe.py")
+    (finding,) = check("pipe.2").findings
+    seed = int(re.search(r"\(drawn with seed=(\d+)\)", finding)[1])
+    assert check("pipe.2", seed=seed).findings == [finding]

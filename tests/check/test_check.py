@@ -194,20 +194,6 @@ def test_a_seed_draws_the_same_cases_again_and_another_one_others(task):
     assert len({tuple(names_of_cases(task, seed)) for seed in range(20)}) > 10
 
 
-ELEVEN_CLOCKS = """
-def clock_cycles(m, n):
-    for clock in range(min(11, m + n - 1)):
-        yield [(clock - j, j) for j in range(n) if 0 <= clock - j < m]
-"""
-
-
-def test_a_finding_about_a_drawn_case_names_the_seed_which_draws_it_again(answer):
-    answer(ELEVEN_CLOCKS, "pipe.py")
-    (finding,) = check("pipe.2").findings
-    seed = int(re.search(r"\(drawn with seed=(\d+)\)", finding)[1])
-    assert check("pipe.2", seed=seed).findings == [finding]
-
-
 # --- what an answer does stays in its process -----------------------------------------------------
 
 TRAP = """

@@ -74,7 +74,7 @@ def outcome(case: Case) -> Run | Exception:
     """Return what launching a case gives, or raises."""
     try:
         options = case._asdict()
-        return launch(on_this_rank, options.pop("fn"), **options, backend="gloo", timeout_s=120)
+        return launch(on_this_rank, options.pop("fn"), **options, backend="gloo", timeout_s=300)
     except Exception as error:
         return error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import ctypes
 import fcntl
 import functools
@@ -236,18 +237,25 @@ def receives_from_a_socket():
         assert mine.recv(1) == b""
 
 
-def pauses_until_a_signal():
+@contextlib.contextmanager
+def signals_come():
+    """Send SIGUSR2 again and again: one that comes before this thread waits goes to another."""
     signal.signal(signal.SIGUSR2, lambda *_: None)
-    sender = later(f"while kill -USR2 {os.getpid()}; do sleep 0.2; done")  # one that comes before pause() wakes nobody
-    signal.pause()
+    sender = later(f"while kill -USR2 {os.getpid()}; do sleep 0.2; done")
+    yield
     sender.kill()
     sender.wait()
 
 
+def pauses_until_a_signal():
+    with signals_come():
+        signal.pause()
+
+
 def waits_for_a_signal():
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
-    later(f"kill -USR2 {os.getpid()}")
-    signal.sigwait([signal.SIGUSR2])
+    with signals_come():
+        signal.sigwait([signal.SIGUSR2])
 
 
 def runs_a_loop_of_asyncio():
