@@ -153,7 +153,7 @@ class LinkTooFast(ValueError):
 def _check_link_is_slower(plan: LaunchPlan) -> None:
     """Refuse a link faster than gloo is between these ranks.
 
-    gloo is measured again before that, because it may have been busy.
+    gloo is measured twice more before that, because the machine may have been busy.
     """
     __tracebackhide__ = True
     if (link := plan.link) is None:
@@ -161,7 +161,7 @@ def _check_link_is_slower(plan: LaunchPlan) -> None:
     from labkit.link import measure_transport  # which imports torch
 
     n = plan.world_size
-    for _ in range(2):
+    for _ in range(3):
         if link.bytes_per_s <= _transport.get(n, 0.0):
             return
         with WarmRanks(replace(plan, link=None, timeout_s=TRANSPORT_TIMEOUT_S)) as ranks:
@@ -170,7 +170,7 @@ def _check_link_is_slower(plan: LaunchPlan) -> None:
         raise LinkTooFast(
             f"launch: link is {link}, faster than the transport under it: gloo moves {_transport[n] / 1e6:.0f} MB/s between "
             f"{n} ranks on this machine, and an emulated link can only be slower. Take a slower link here, such as "
-            "labkit.cost.ETHERNET_1G; the faster ones are for prediction, with labkit.cost"
+            f"Link({link.latency_s:g}, {_transport[n] / 2:.0e}); the faster ones are for prediction, with labkit.cost"
         )
 
 

@@ -17,7 +17,7 @@ import threading
 import pytest
 import torch
 import torch.distributed as dist
-from side_by_side import Case, much_runs_beside, on_this_rank, outcomes, selected
+from side_by_side import Case, launched, much_runs_beside, on_this_rank, selected
 from torch import nn
 from torch.utils.data._utils import signal_handling
 
@@ -390,7 +390,8 @@ def check_named(hang, fn):
 
 @pytest.fixture(scope="module")
 def ended(request):
-    return outcomes(selected(request))
+    with launched(selected(request)) as launches:
+        yield launches
 
 
 def quick(cases, names=QUICK):
@@ -402,12 +403,12 @@ def quick(cases, names=QUICK):
 
 @pytest.mark.parametrize("case", quick(CASES))
 def test_a_mistake_is_named_with_its_ranks_and_lines(case, ended):
-    check_named(hang_in(ended[case]), case.fn)
+    check_named(hang_in(ended[case].result()), case.fn)
 
 
 @pytest.mark.parametrize("case", quick(BESIDE.values(), [more_batches, event_never_set]))
 def test_a_mistake_is_named_whatever_runs_beside_it(case, ended):
-    check_named(hang_in(ended[case]), inspect.unwrap(case.fn))
+    check_named(hang_in(ended[case].result()), inspect.unwrap(case.fn))
 
 
 def test_what_is_said_is_the_cause_a_line_for_each_rank_and_the_stacks():
@@ -427,7 +428,7 @@ def test_what_is_said_is_the_cause_a_line_for_each_rank_and_the_stacks():
 
 @pytest.mark.parametrize("case", [Case(after_another_group)], ids=str)
 def test_what_another_group_did_before_is_not_counted(case, ended):
-    assert hang_in(ended[case]).cause.startswith("collective 2: rank 1 waits in all_reduce of 3 float32")
+    assert hang_in(ended[case].result()).cause.startswith("collective 2: rank 1 waits in all_reduce of 3 float32")
 
 
 def names_its_root_in_two_ways(rank):
@@ -440,7 +441,9 @@ def names_its_root_in_two_ways(rank):
 
 @pytest.mark.parametrize("case", [Case(names_its_root_in_two_ways, world_size=4)], ids=str)
 def test_a_root_is_the_same_by_either_name_so_the_rank_that_is_missing_is_named(case, ended):
-    assert re.search(r"ranks 1 and 2 wait in broadcast.*, root 3 .*rank 3 has returned", hang_in(ended[case]).cause)
+    assert re.search(
+        r"ranks 1 and 2 wait in broadcast.*, root 3 .*rank 3 has returned", hang_in(ended[case].result()).cause
+    )
 
 
 def test_after_a_hang_warm_ranks_are_started_anew():
@@ -481,7 +484,7 @@ def reads_what_never_comes(rank):
 
 @pytest.mark.parametrize("case", [Case(reads_what_never_comes)], ids=str)
 def test_a_rank_that_uses_a_core_to_wait_for_its_gpu_is_named_with_what_its_gpu_is_in(case, ended):
-    hang = hang_in(ended[case])
+    hang = hang_in(ended[case].result())
     check_named(hang, reads_what_never_comes)
     assert hang.cause.startswith("collective 1: rank 0 waits in all_reduce of 7 float32")
     assert hang.lines[0].endswith("its GPU does not come back from there")
@@ -497,7 +500,7 @@ def a_group_in_which_one_has_begun_nothing(rank):
 
 @pytest.mark.parametrize("case", [Case(a_group_in_which_one_has_begun_nothing)], ids=str)
 def test_a_group_in_which_a_rank_has_begun_nothing_has_nothing_of_the_one_before(case, ended):
-    assert "all_reduce" not in hang_in(ended[case]).cause
+    assert "all_reduce" not in hang_in(ended[case].result()).cause
 
 
 def test_where_the_recorder_is_off_it_is_said_that_collectives_are_not_known():

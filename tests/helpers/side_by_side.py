@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import psutil
@@ -20,7 +21,7 @@ from labkit.cost import Link
 from labkit.launch import Run, launch
 from labkit.ranks import pool
 
-N_LAUNCHES = 12  # at a time
+N_LAUNCHES = 8  # at a time
 QUIET_S = 0.5  # so long ranks must have stood still here before they are taken for deadlocked
 
 
@@ -74,17 +75,24 @@ def outcome(case: Case) -> Run | Exception:
     """Return what launching a case gives, or raises."""
     try:
         options = case._asdict()
-        return launch(on_this_rank, options.pop("fn"), **options, backend="gloo", timeout_s=300)
+        return launch(on_this_rank, options.pop("fn"), **options, backend="gloo", timeout_s=240)
     except Exception as error:
         return error
 
 
-def outcomes(cases: Iterable[Case]) -> dict[Case, Run | Exception]:
-    """Launch every case. Ranks that stand still are given less time than usual to move on."""
+@contextlib.contextmanager
+def launched(cases: Iterable[Case]) -> Iterator[dict[Case, Future[Run | Exception]]]:
+    """Launch every case, and give what each will have ended in: a test waits for its own alone.
+
+    Ranks that stand still are given less time than usual to move on.
+    """
     cases = list(dict.fromkeys(cases))
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(N_LAUNCHES) as launches:
         patch.setattr(pool, "QUIET_S", QUIET_S)
-        return dict(zip(cases, launches.map(outcome, cases), strict=True))
+        try:
+            yield {case: launches.submit(outcome, case) for case in cases}
+        finally:
+            launches.shutdown(cancel_futures=True)
 
 
 def selected(request: pytest.FixtureRequest) -> list[Case]:

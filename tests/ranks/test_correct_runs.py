@@ -31,7 +31,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from side_by_side import Case, much_runs_beside, outcomes, selected
+from side_by_side import Case, launched, much_runs_beside, selected
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -598,11 +598,13 @@ QUICK = {
 
 @pytest.fixture(scope="module")
 def ended(request):
-    return outcomes(selected(request))
+    with launched(selected(request)) as launches:
+        yield launches
 
 
 @pytest.mark.parametrize(
     "case", [pytest.param(each, marks=[] if str(each) in QUICK else pytest.mark.slow, id=str(each)) for each in CASES]
 )
 def test_a_correct_run_is_not_ended(case, ended):
-    assert isinstance(ended[case], Run), "".join([str(ended[case]), *getattr(ended[case], "__notes__", [])])
+    outcome = ended[case].result()
+    assert isinstance(outcome, Run), "".join([str(outcome), *getattr(outcome, "__notes__", [])])
