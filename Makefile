@@ -3,6 +3,7 @@
 # make test SLOW=1            all tests and notebooks, as .ci/run
 # make test TESTS=tests/draw  some tests alone, the slow ones among them too
 # make test LABKIT_TEST_DATA=~/data   also the tests on the real RTE and Multi30k, from data/glue/RTE and data/multi30k
+# make test TORCH=2.14.1      with another torch, in an environment of its own: .venv-torch-2.14.1
 # make test WORKERS=2         two test files at a time instead of four
 # make figures    run every notebook without a browser and export figures/
 # make notebooks  run every notebook and store its outputs in place (instructors)
@@ -15,7 +16,7 @@
 # SYSTEM_TORCH=1  use the torch that this machine has already, as on a GPU node
 
 PYTHON ?= python3
-VENV := .venv
+VENV := .venv$(if $(TORCH),-torch-$(TORCH))
 BIN := $(VENV)/bin
 # More workers than cores: often a test's ranks wait for each other. A worker takes a file whole, and notebooks one by one.
 WORKERS ?= 4
@@ -30,7 +31,7 @@ $(READY): pyproject.toml constraints.txt Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "labkit needs Python 3.11 or newer; name one, such as: make lab PYTHON=python3.12")'
 	rm -f $(VENV)/ready*
 	$(PYTHON) -m venv $(if $(SYSTEM_TORCH),--system-site-packages --clear) $(VENV)
-	grep -v $(if $(SYSTEM_TORCH),'^torch==\|^numpy==','^#') constraints.txt > $(VENV)/constraints.txt
+	sed $(if $(SYSTEM_TORCH),-e '/^torch==/d' -e '/^numpy==/d') $(if $(TORCH),-e 's/^torch==.*/torch==$(TORCH)/') -e '/^#/d' constraints.txt > $(VENV)/constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)/constraints.txt --editable '.[test]'
 	touch $@
 
@@ -38,7 +39,7 @@ $(READY): pyproject.toml constraints.txt Makefile
 # .bashrc comes before that: it may put another Python first, such as conda's or pyenv's.
 lab: setup
 	printf '%s\n' '[ ! -f ~/.bashrc ] || . ~/.bashrc' '. "$(abspath $(BIN))/activate"' > $(VENV)/terminal.sh
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter lab --ServerApp.terminado_settings="shell_command=['bash', '--rcfile', '$(abspath $(VENV))/terminal.sh']" --KernelManager.transport=ipc --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter lab --ServerApp.terminado_settings="shell_command=['bash', '--rcfile', '$(abspath $(VENV))/terminal.sh']" --KernelManager.transport=ipc --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/$(firstword $(sort $(wildcard notebooks/*.ipynb))) $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS)
 
 test: setup
 	$(BIN)/ruff format --check .
@@ -69,4 +70,4 @@ matrix: setup
 	$(BIN)/python tests/matrix.py $(MATRIX)
 
 clean:
-	rm -rf $(VENV) .venv-matrix runs
+	rm -rf .venv .venv-matrix .venv-torch-* runs

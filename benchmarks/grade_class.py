@@ -11,7 +11,6 @@ answer failed with the finding that names its mistake, and each right one passed
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 import zipfile
@@ -21,6 +20,7 @@ from pathlib import Path
 from class_of_students import CRASHES, ENDLESS, Student, hand_in, students
 
 from labkit import cli
+from labkit.course.grades import Grade
 
 HUGE_BYTES = 400 << 20
 
@@ -45,8 +45,8 @@ def surprises(results: Path, known: dict[str, Student]) -> list[str]:
     """Return where a grade is not what the answer is known to be, a line each."""
     found = []
     for name, student in known.items():
-        for task, passed, _, findings, _ in json.loads((results / f"{name}.json").read_text())["results"]:
-            finding = " ".join(findings)
+        for result in (Grade.load(results / f"{name}.json") or Grade(name)).results:
+            task, passed, finding = result.task, result.passed, " ".join(result.findings)
             if task in student.wrong and (passed or student.wrong[task] not in finding):
                 found.append(f"{name} {task}: expected {student.wrong[task]!r}, found {finding or 'right'}")
             if task not in student.wrong and task not in student.in_doubt and not passed:
@@ -67,7 +67,7 @@ def main() -> int:
     minutes = (time.monotonic() - began) / 60
     seconds = Counter[str]()
     for file in (args.folder / "grades" / "results").glob("*.json"):
-        seconds.update({task: s for task, _, _, _, s in json.loads(file.read_text())["results"]})
+        seconds.update({result.task: result.seconds for result in (Grade.load(file) or Grade("")).results})
     print(f"{minutes:.1f} minutes with --jobs {args.jobs}; seconds by task, of all archives together:")
     print(", ".join(f"{task} {s:.0f}" for task, s in seconds.most_common()))
     wrong = surprises(args.folder / "grades" / "results", known)

@@ -11,10 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from labkit import __version__
+from labkit.base.course import CourseError, course
 from labkit.base.extras import MissingExtra
-from labkit.base.lab import lab, outside
+from labkit.base.lab import lab, outside, start_again_in_own
 from labkit.base.texts import listed
 from labkit.course.assignments import LAYOUTS
+
+_VISIBILITIES = ("visible", "after_due_date", "after_published", "hidden")  # of Gradescope
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,10 +28,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):  # a stream of the caller's own, or none
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # ✓ where there is only ASCII
+    if argv is None:
+        start_again_in_own()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _train(arguments[1:]) if arguments[:1] == ["train"] else _run(arguments)
-    except MissingExtra as error:
+    except (MissingExtra, CourseError) as error:
         return _refuse(f"{arguments[0]}: {error}")
 
 
@@ -50,29 +55,42 @@ def _run(arguments: Sequence[str]) -> int:
     command = _add(commands, "submit", _submit, "pack what you hand in, and preview what a grader will see")
     command.add_argument("--out", metavar="FILE", type=Path, help="by default submission.zip in the lab's folder")
     command.add_argument(
-        "--layout",
-        default="labkit",
-        choices=LAYOUTS,
-        help="how the archive is laid out, such as an assignment asks for; by default %(default)s",
+        "--layout", choices=LAYOUTS, help="how the archive is laid out; by default as the course has it, or labkit"
     )
+    _add_course(command)
     command.add_argument("--only", metavar="TASKS", default="", help="such as dp, or dp.1,pipe")
-    command.add_argument("--name", default="", help="NETID_First_Last, for the name of cos598d's report")
+    command.add_argument("--name", default="", help="NETID_First_Last, for the name of cos568's report")
     command.add_argument("--with-guesses", action="store_true", help="pack your guesses too")
-    command = _add(commands, "grade", _grade, "grade each archive in a folder: a table, and pages to read")
-    command.add_argument("folder", metavar="FOLDER", type=Path, help="a folder of archives from labkit submit")
     command.add_argument(
-        "--out", metavar="DIR", type=Path, help="where to write the table and the pages; by default FOLDER/grades"
+        "--notebook", metavar="FILE", type=Path, action="append", default=[], help="pack a notebook of your own too"
     )
+    command = _add(commands, "grade", _grade, "grade what a class handed in: tables, and a page for each student")
+    command.add_argument(
+        "folder", metavar="FOLDER", type=Path, help="archives from labkit submit, also as Moodle or Canvas names them"
+    )
+    command.add_argument("--out", metavar="DIR", type=Path, help="where to write; by default FOLDER/grades")
     command.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="how many archives to grade at a time; by default %(default)s"
     )
     command.add_argument("--limit", type=float, metavar="SECONDS", help="time limit for a task; by default 180")
-    command.add_argument("--points", metavar="FILE", type=Path, help="points and late days: see docs/instructor.md")
+    _add_course(command)
+    command.add_argument("--only", metavar="NAME", default="", help="grade one again, by the name in grades.csv")
+    command.add_argument("--wide", action="store_true", help="write grades_wide.csv too: a row for each student")
+    command = _add(commands, "autograder", _autograder, "write an autograder for Gradescope")
+    command.add_argument("out", metavar="OUT.zip", type=Path, help="what you upload there")
+    command.add_argument(
+        "--minutes", type=float, default=10, help="what you set as the time limit there; by default %(default)s"
+    )
+    _add_course(command)
+    command.add_argument("--visibility", choices=_VISIBILITIES, default="visible", help="when students see results")
     command = _add(commands, "guesses", _guesses, "show what a class guessed: a page with a histogram a question")
     command.add_argument("folder", metavar="FOLDER", type=Path, help="archives from labkit submit --with-guesses")
     command.add_argument("--out", metavar="FILE", type=Path, help="by default FOLDER/guesses.html")
     command = _add(commands, "student", _student, "write the student edition of this repository")
     command.add_argument("directory", metavar="DIR", help="a new or empty directory, outside the repository")
+    _add_course(command)
+    command = _add(commands, "plan", _plan, "print what each notebook asks, needs and takes, and by when, as Markdown")
+    _add_course(command)
     command = _add(
         commands, "report", _report, "write an assignment's report from your notebook, as you ran and saved it"
     )
@@ -83,7 +101,7 @@ def _run(arguments: Sequence[str]) -> int:
 
     args = parser.parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = args.run
-    if run in (_check, _submit, _student, _report) and (sentence := outside()):
+    if run in (_check, _submit, _student, _report, _plan) and (sentence := outside()):
         print(f"labkit: {sentence}", file=sys.stderr)
     try:
         status = run(args)
@@ -112,6 +130,12 @@ def _add(commands: argparse._SubParsersAction, name: str, run: Callable, text: s
     return command
 
 
+def _add_course(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--course", metavar="FILE", type=Path, help="what the course is; by default course.toml in the lab's folder"
+    )
+
+
 def _doctor(args: argparse.Namespace) -> int:
     from labkit.course.doctor import doctor
 
@@ -134,7 +158,7 @@ def _check(args: argparse.Namespace) -> int:
     from labkit.check import check
 
     passed = True
-    for task in args.tasks or TASKS:
+    for task in args.tasks or course().tasks:
         result = check(task, hint=args.hint)
         print(result, flush=True)
         passed &= result.passed
@@ -154,23 +178,20 @@ def _check_archive(args: argparse.Namespace) -> int:
 
 def _submit(args: argparse.Namespace) -> int:
     from labkit.course.submission import Request, submit
-    from labkit.todo import TASKS
 
+    taught = course(args.course)
     wanted = [each.strip() for each in args.only.split(",") if each.strip()]
-    groups = sorted({task.partition(".")[0] for task in TASKS})
-    if unknown := [each for each in wanted if each not in (*TASKS, *groups)]:
-        expected = ", ".join((*groups, *TASKS))
+    groups = sorted({task.partition(".")[0] for task in taught.tasks})
+    if unknown := [each for each in wanted if each not in (*taught.tasks, *groups)]:
+        expected = ", ".join((*groups, *taught.tasks))
         return _refuse(f"submit: there is no task {unknown[0]!r}, expected some of: {expected}")
-    tasks = [task for task in TASKS if not wanted or task in wanted or task.partition(".")[0] in wanted]
+    tasks = [task for task in taught.tasks if not wanted or task in wanted or task.partition(".")[0] in wanted]
+    out, layout = args.out or lab().folder / "submission.zip", args.layout or taught.layout
     try:
-        return (
-            0
-            if submit(
-                Request(args.out or lab().folder / "submission.zip", args.layout, tasks, args.name, args.with_guesses),
-                _say,
-            )
-            else 1
+        asked = Request(
+            out, taught, layout, tasks, args.name, args.with_guesses, [path.resolve() for path in args.notebook]
         )
+        return 0 if submit(asked, _say) else 1
     except (ValueError, OSError, RuntimeError) as error:
         return _refuse(f"submit: {error}")
     except KeyboardInterrupt:
@@ -179,22 +200,21 @@ def _submit(args: argparse.Namespace) -> int:
 
 
 def _grade(args: argparse.Namespace) -> int:
-    from labkit.course.grading import grade_folder
+    from labkit.course.grading import Request, grade_folder
     from labkit.course.judge import LIMIT_S
-    from labkit.course.points import read_points
 
     if args.jobs < 1 or (args.limit is not None and not args.limit > 0):
         return _refuse("grade: --jobs is at least 1, and --limit more than 0 seconds")
     out = args.out or args.folder / "grades"
+    taught, limit_s = course(args.course), args.limit or LIMIT_S
     try:
-        points = read_points(args.points)
-        complete = grade_folder(args.folder, points, out, args.jobs, args.limit or LIMIT_S, _say)
+        complete = grade_folder(Request(args.folder, taught, out, args.jobs, limit_s, args.only, args.wide), _say)
     except (ValueError, OSError) as error:
         return _refuse(f"grade: {error}")
     except KeyboardInterrupt:
         print("\ninterrupted: the same command goes on from here", file=sys.stderr)
         return 130
-    print(f"{out / 'index.html'} and {out / 'grades.csv'} have the grades")
+    print(f"\n{out / 'grades.csv'} has the grades, {out / 'students'} a page for each student")
     return 0 if complete else 1
 
 
@@ -210,6 +230,17 @@ def _guesses(args: argparse.Namespace) -> int:
     return 0 if complete else 1
 
 
+def _autograder(args: argparse.Namespace) -> int:
+    from labkit.course.autograder import Settings, write_autograder
+
+    try:
+        write_autograder(args.out, course(args.course), Settings(args.minutes, args.visibility))
+    except (ValueError, OSError) as error:
+        return _refuse(f"autograder: {error}")
+    print(f"{args.out} is for Gradescope; docs/instructor.md says what to choose there")
+    return 0
+
+
 def _say(line: str) -> None:
     print(line, flush=True)
 
@@ -218,10 +249,23 @@ def _student(args: argparse.Namespace) -> int:
     from labkit.course.student import write_student_edition
 
     try:
-        tasks = write_student_edition(args.directory)
+        edition = write_student_edition(args.directory, taught=course(args.course))
     except (ValueError, OSError) as error:
         return _refuse(f"student: {error}")
-    print(f"The student edition is in {args.directory}, with these tasks to do: {', '.join(tasks)}")
+    print(f"The student edition is in {args.directory}, with these tasks to do: {', '.join(edition.tasks)}")
+    if edition.given:
+        print(f"Given, filled in and not graded: {', '.join(edition.given)}")
+    for task, others in edition.given_away.items():
+        print(f"{task} is given, and gives {listed(others)} away")
+    return 0
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from labkit.course.leave_out import kept
+    from labkit.course.plan import plan
+
+    taught = course(args.course)
+    print(plan(taught, lab().folder, kept(taught, lab().notebook_names)), end="")
     return 0
 
 

@@ -32,8 +32,9 @@ import torch.multiprocessing as mp
 from torch.utils.data import DataLoader, Dataset
 
 from labkit.base.checks import check_number
+from labkit.base.lab import start_again_in_own
 from labkit.base.parent import end_with_parent
-from labkit.base.rendezvous import LOOPBACK_INTERFACE, is_loopback, keep_on
+from labkit.base.rendezvous import LOOPBACK_INTERFACE, check_free, is_loopback, keep_on, own_port
 from labkit.parallel.bucket import (
     MIB,
     Bucket,
@@ -582,13 +583,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("-w", "--world-size", "--world_size", type=int, default=2, help="how many processes take part")
     parser.add_argument("-nr", "--rank", type=int, default=0, help="which one this is, from 0 on")
     parser.add_argument("--backend", default="gloo", help="gloo (CPU) or nccl (one GPU a rank)")
-    parser.add_argument(
-        "--master-port", "--master_port", type=int, default=11868, help="the port where all of them meet"
-    )
+    where = "the port where all of them meet; by default your own, by your user id"
+    parser.add_argument("--master-port", "--master_port", type=int, default=own_port(), help=where)
     args = parser.parse_args(argv)
 
     print(f"rank {args.rank} of {args.world_size}: waiting until all are there", flush=True)
     try:
+        if args.rank == 0:
+            check_free(args.master_port)
         setup(args.rank, args.world_size, args.backend, master_port=args.master_port)
     except (TodoError, ValueError, OSError, dist.DistError) as error:
         raise SystemExit(str(error)) from None
@@ -599,4 +601,5 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    start_again_in_own()
     main()

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from labkit.base.deprecations import hide_deprecations
+from labkit.base.lab import check_own
 from labkit.base.notebook import in_notebook, static
 from labkit.cost import Link
 from labkit.ranks import rank, server_handle
@@ -219,7 +221,12 @@ def progress(iterable: Iterable[T], desc: str = "") -> Iterator[T]:
 
 
 def load_ipython_extension(_shell: object = None) -> None:
-    """Bring ``%ranks`` and ``%%ranks`` to a notebook, as importing this module there does."""
+    """Bring ``%ranks`` and ``%%ranks`` to a notebook, as importing this module there does.
+
+    Raises ImportError in a lab that has a labkit of its own, which is not this one.
+    """
+    check_own()
+    hide_deprecations()
     if rank.current is not None:  # a cell that runs on ranks
         return
     server_handle.forks.start_ahead()  # it imports torch in the background, so the first cell need not wait

@@ -485,7 +485,6 @@ class _Collective:
 def _gloo_group(store: Any, rank: int, world_size: int, timeout: Any) -> Any:
     with _threads_that_give_way():
         backend = dist.ProcessGroupGloo(store, rank, world_size, timeout)
-    backend._set_sequence_number_for_group()
     group = dist.ProcessGroup(store, rank, world_size)
     group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)

@@ -24,21 +24,17 @@ from types import CodeType
 from typing import Any
 
 from labkit.base.autoreload import complete_reloads
-from labkit.base.lab import lab
+from labkit.base.course import TASKS
+from labkit.base.lab import check_own, lab
 from labkit.base.measurement_html import Lines
 from labkit.base.notebook import display
 
-_CHECKS = Path(__file__).with_name("check")
-
-# The tasks in order: each has a file of claims, such as check/dp_1.py.
-TASKS = tuple(
-    f"{group}.{number}"
-    for group in ("dp", "pipe", "shard")
-    for number in sorted(int(file.stem.rpartition("_")[2]) for file in _CHECKS.glob(f"{group}_[0-9]*.py"))
-)
-
 # By a guess's name, what returns that it is missing, or None. Asking for a guess adds it here.
 GUESSES: dict[str, Callable[[], str | None]] = {}
+
+
+# After a restart the kernel knows of no cell above this one, and of no question that was asked.
+RUN_ABOVE = "this kernel has not run the cell that asks for it: choose Run, Run All Above Selected Cell"
 
 
 class TodoError(NotImplementedError):
@@ -72,18 +68,20 @@ def needs(task: str) -> bool:
 def missing(task: str) -> str | None:
     """Return ``"TODO dp.1: labkit/dp.py, line 42"`` while the task is not filled in, else None.
 
-    Where that file cannot be read, return why, and what to do. For ``"guess.hidden"`` it is that
-    the guess has to be given first. Raises ValueError as :func:`needs`.
+    A syntax error anywhere in the file is named with it. Where that file cannot be read, return
+    why, and what to do. For ``"guess.hidden"`` it is that the guess has to be given first. Raises
+    ValueError as :func:`needs`.
     """
     kind, _, name = task.partition(".")
     if kind == "guess":
-        return GUESSES[name]() if name in GUESSES else f"GUESS {name}: run the cell that asks for it first"
+        return GUESSES[name]() if name in GUESSES else f"GUESS {name}: {RUN_ABOVE}"
     file = task_file(task)
     try:
-        lines = [line for line, todo in _todos(read_source(file)) if todo == task]
+        source = read_source(file)
+        lines = [line for line, todo in _todos(source) if todo == task]
     except (OSError, UnicodeError, SyntaxError) as error:
         return f"labkit/{file.name} cannot be read: {_why(error)}"
-    return f"TODO {task}: {_place(file, lines[0])}" if lines else None
+    return f"TODO {task}: {_place(file, lines[0])}{_syntax_error(source)}" if lines else None
 
 
 def task_file(task: str) -> Path:
@@ -99,6 +97,18 @@ def read_source(file: Path) -> str:
     Raises OSError, UnicodeError, or SyntaxError for an encoding that there is not.
     """
     return decode_source(file.read_bytes())
+
+
+@functools.lru_cache(maxsize=8)
+def _syntax_error(source: str) -> str:
+    """Return in words what keeps a file from being Python, or ""."""
+    try:
+        ast.parse(source)
+    except SyntaxError as error:
+        return f", and line {error.lineno} is not Python: {error.msg}"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return f", and it cannot be read as Python: {error}"
+    return ""
 
 
 def _why(error: OSError | UnicodeError | SyntaxError) -> str:
@@ -234,7 +244,10 @@ def load_ipython_extension(shell: Any) -> None:
     """Set ``%%needs`` up: ``%load_ext labkit.todo`` calls this, as importing this module does.
 
     ``%autoreload`` takes over all of an edited file from then on, see labkit.base.autoreload.
+
+    Raises ImportError in a lab that has a labkit of its own, which is not this one.
     """
+    check_own()
     complete_reloads()
     transformations = shell.input_transformers_cleanup
     transformations[:] = [t for t in transformations if getattr(t, "__name__", "") != step_aside.__name__]

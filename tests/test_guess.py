@@ -91,7 +91,7 @@ def test_a_cell_that_reveals_the_answer_waits_for_the_guess(shell, hidden):
     (waits,) = before.outputs
     assert waits.data["text/plain"].startswith("GUESS hidden: give your guess first")
     assert after.stdout == "72 % hide\n"
-    assert todo.missing("guess.of_another_day") == "GUESS of_another_day: run the cell that asks for it first"
+    assert todo.missing("guess.of_another_day") == f"GUESS of_another_day: {todo.RUN_ABOVE}"
 
 
 # --- kept pages -----------------------------------------------------------------------------------

@@ -6,11 +6,14 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from to_do import task
 from torch import nn
 from torch.nn.utils import parametrizations
 
 from labkit.launch import launch
 from labkit.shard import ColumnParallelLinear, RowParallelLinear
+
+pytestmark = task("shard.3")
 
 
 def plain():

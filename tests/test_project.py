@@ -121,3 +121,14 @@ def test_a_terminal_of_make_lab_finds_the_environments_python_first_whatever_bas
     terminal = [*ast.literal_eval(shell), "-i", "-c", "command -v python labkit"]
     found = subprocess.run(terminal, env=env, capture_output=True, text=True).stdout
     assert found.split() == [f"{tmp_path}/venv/bin/python", f"{tmp_path}/venv/bin/labkit"]
+
+
+def test_another_torch_has_an_environment_of_its_own_and_all_other_packages_as_they_are_pinned(tmp_path):
+    python, made = tmp_path / "python", tmp_path / "venv"
+    python.write_text(f'#!/bin/sh\n[ "$2" != venv ] || {{ mkdir -p "$3/bin"; cp "{python}" "$3/bin/python"; }}\n')
+    python.chmod(0o755)
+    make = ["make", "--silent", "setup", f"PYTHON={python}", "TORCH=9.9.9"]
+    assert ".venv-torch-9.9.9/constraints.txt" in subprocess.check_output([*make, "--dry-run"], cwd=PROJECT, text=True)
+    subprocess.run([*make, f"VENV={made}"], cwd=PROJECT, check=True)
+    given = dict(line.split("==") for line in (made / "constraints.txt").read_text().splitlines())
+    assert {canonicalize_name(name): version for name, version in given.items()} == pins() | {"torch": "9.9.9"}

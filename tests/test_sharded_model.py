@@ -6,12 +6,15 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from to_do import task
 from torch import nn
 from torch.distributed import checkpoint as distributed_checkpoint
 from torch.utils.checkpoint import checkpoint
 
 from labkit import models, shard
 from labkit.launch import launch, workers
+
+pytestmark = task("shard.2")
 
 
 @pytest.fixture(scope="module")

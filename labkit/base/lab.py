@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +23,11 @@ class Lab(NamedTuple):
     @property
     def notebooks(self) -> Path:
         return self.folder / "notebooks"
+
+    @property
+    def notebook_names(self) -> list[str]:
+        """The notebooks in order, such as "00_start_here"."""
+        return sorted(path.stem for path in self.notebooks.glob("*.ipynb"))
 
     @property
     def runs(self) -> Path:
@@ -70,6 +77,38 @@ def outside() -> str:
     if not here.is_relative_to(found):
         return f"{here} is in no lab: this is about {found}, which labkit is imported from"
     return ""
+
+
+# --- a lab whose labkit is not the imported one, as on a hub or beside a second clone -------------
+
+
+def check_own() -> None:
+    """Raise ImportError where the lab has a labkit of its own, and another one is imported."""
+    __tracebackhide__ = True
+    if own := _own_beside():
+        raise ImportError(
+            f"labkit is imported from {PACKAGE}, but this lab has its own in {own}, which is the one to use here. In a notebook: "
+            f"restart the kernel, and begin with import sys; sys.path.insert(0, {str(own.parent)!r}). In a terminal: "
+            f"export PYTHONPATH={shlex.quote(str(own.parent))}"
+        )
+
+
+def start_again_in_own() -> None:
+    """Start this command again with the lab's own labkit if another one is imported, and say so."""
+    if own := _own_beside():
+        first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
+        if first == str(own.parent):  # a Python that does not look there, as with -I
+            check_own()
+        print(f"labkit: using {own}, which is this lab's own, not {PACKAGE}", file=sys.stderr, flush=True)
+        path = os.pathsep.join(filter(None, [str(own.parent), first, rest]))
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | {"PYTHONPATH": path})
+
+
+def _own_beside() -> Path | None:
+    """Return the labkit in the lab's folder where that is not what is imported."""
+    own = lab().folder / "labkit"
+    imported = {Path(folder).resolve() for folder in (PACKAGE, *map(Path, labkit.__path__))}
+    return own if (own / "__init__.py").is_file() and own.resolve() not in imported else None
 
 
 def _is_lab(folder: Path) -> bool:

@@ -24,7 +24,7 @@ _TAGS = {
     'style="border-bottom: thin dashed; cursor: help">',
 }
 _BRACKETS = re.compile(r"\[([~≈])(?:[ \u00a0]|&nbsp;)+([^\[\]\n]*?)(?:[ \u00a0]|&nbsp;)*\]")
-_PLACES = re.compile(r"\blabkit/((?:dp|shard|pipe)\.py), line \d+")
+_PLACES = re.compile(r"\blabkit/((?:dp|shard|pipe)\.py), line (\d+)")
 _WORDS = "white-space: pre-wrap; word-break: normal; overflow-wrap: break-word"  # JupyterLab cuts words in two
 _SENTENCES = f'<div style="{_WORDS}; line-height: 1.5; margin: 0">{{}}</div>'
 _COLUMNS = f'<pre style="{_WORDS}; line-height: 1.4; margin: 0">{{}}</pre>'  # GitHub keeps that it is a pre
@@ -46,7 +46,8 @@ def link_places(page: str) -> str:
 
 def _link(place: re.Match[str]) -> str:
     file = os.path.relpath(lab().package / place[1])  # JupyterLab opens a link from the notebook's folder
-    return f'<a href="{Path(file).as_posix()}">{place[0]}</a>'
+    line = int(place[2]) - 1  # JupyterLab counts them from 0
+    return f'<a href="{Path(file).as_posix()}#line={line}">{place[0]}</a>'
 
 
 def style_measurements(page: str) -> str:

@@ -9,10 +9,12 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
+
+from labkit.base.texts import listed
 
 LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 
@@ -105,10 +107,28 @@ def without_name_server() -> Iterator[None]:
         configure(b"hosts", usual[1].encode() if usual else b"files dns")
 
 
+# --- ports ----------------------------------------------------------------------------------------
+
+PORT = 11868  # where ranks of several machines meet, and those of dp.setup
+
+
+def own_port() -> int:
+    """Return the port where ranks that are started by hand on one machine meet.
+
+    Each user has another, so that nobody's rank 1 finds somebody else's rank 0.
+    """
+    return 20_000 + os.getuid() % 10_000
+
+
 def free_port() -> int:
     """Return a port that is free on all interfaces, as torch's store wants it."""
     with socket.create_server(("", 0)) as server:
         return int(server.getsockname()[1])
+
+
+def check_free(port: int) -> None:
+    """Raise MeetingError if rank 0 cannot listen at a port of this machine's loopback interface."""
+    os.close(listen("127.0.0.1", port))
 
 
 def listen(host: str, port: int) -> int:
@@ -121,6 +141,30 @@ def listen(host: str, port: int) -> int:
         return socket.create_server((host, port), family=family).detach()
     except OSError as error:
         raise MeetingError(
-            f"rank 0 cannot listen at {host}:{port} ({os.strerror(error.errno or 0)}). Perhaps another process is rank 0 "
-            "too, or another run is still using the port: end it, or give all ranks another master_port"
+            f"rank 0 cannot listen at {host}:{port} ({os.strerror(error.errno or 0)}). {taken(port)}Perhaps another process is "
+            "rank 0 too, or another run is still using the port: end it, or give all ranks another port (--master-port)"
         ) from None
+
+
+def taken(port: int, tables: Sequence[Path] = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))) -> str:
+    """Return a sentence that names the users whose processes listen at a port of this machine.
+
+    ``""`` where there are none, or the system does not tell.
+    """
+    rows = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
+    listening = {int(row[7]) for row in rows if row[3] == _LISTENS and int(row[1].rpartition(":")[2], 16) == port}
+    users = listed(_user_name(uid) for uid in sorted(listening))
+    return f"A process of {users} listens at that port. " if listening else ""
+
+
+_LISTENS = "0A"  # TCP_LISTEN in Linux's include/net/tcp_states.h
+
+
+def _user_name(uid: int) -> str:
+    import pwd  # here, because Windows has none
+
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:  # of another container
+        return f"the user with the number {uid}"
+    return "your own" if uid == os.getuid() else f"the user {name}"

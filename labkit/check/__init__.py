@@ -8,7 +8,7 @@ One file a task, such as ``dp_6.py``, with its record (minutes, points, hints â€
 is in ``restrictions.toml``.
 """
 
-from labkit.check.harness import check, record
+from labkit.check.harness import check, points_of, record
 from labkit.check.result import CheckResult, Claim
 
-__all__ = ["CheckResult", "Claim", "check", "record"]
+__all__ = ["CheckResult", "Claim", "check", "points_of", "record"]

@@ -62,6 +62,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
+from labkit.base.course import Course, course
+from labkit.base.lab import check_own
 from labkit.check import restrictions
 from labkit.check.failure import Source
 from labkit.check.observer import Observer
@@ -86,8 +88,9 @@ class Task:
     - ``writes``: what is to be written, by name; ``minutes``: for how long; ``points``: what it is
       worth; ``notebooks``: which ask for it.
     - ``needs``: tasks whose code this one calls.
-    - ``hints``: three, each bigger than the one before: the idea, the shape of the solution, the
-      order of its steps. They are words, never code.
+    - ``hints``: three, each longer than the one before: the idea, the shape of the solution, the
+      order of its steps. They are words, never code, of at most three sentences. ValueError for
+      more hints, or fewer, and for one that is shorter than the one before.
     - ``given``: functions, classes and lines of the student's file that the student did not write,
       so no finding names them.
     - ``waits``: what an answer that does not end may be waiting for, in words.
@@ -108,6 +111,11 @@ class Task:
     ):
         self.writes, self.minutes, self.points, self.notebooks = writes, minutes, points, notebooks
         self.hints = tuple(" ".join(hint.split()) for hint in hints)
+        if len(hints) != N_HINTS or sorted(self.hints, key=len) != list(self.hints):
+            lengths = ", ".join(str(len(hint)) for hint in self.hints)
+            raise ValueError(
+                f"the hints for {writes} have {lengths} characters, expected {N_HINTS} hints, each longer than the last"
+            )
         self.needs, self.given, self.waits, self.known = needs, given, waits, dict(known or {})
         self.checks: list[_Check] = []
         self.remarks: list[_Check] = []
@@ -157,6 +165,11 @@ def record(task: str) -> Task:
     return found
 
 
+def points_of(taught: Course) -> dict[str, float]:
+    """Return what each task of a course is worth: as the course says, else as its record does."""
+    return {task: record(task).points if worth is None else worth for task, worth in taught.points.items()}
+
+
 _right: dict[str, bytes] = {}  # by task, its file as it was when the answer was right
 
 
@@ -168,9 +181,11 @@ def check(task: str, hint: int | None = None, seed: int | None = None) -> CheckR
     itself. ``hint`` is 1, 2 or 3: that many hints stand under the result, each bigger than the one
     before. Some cases are drawn; ``seed``, which a finding names, draws the same ones again.
 
-    Raises ValueError for an unknown task, with the list of known ones, and for another ``hint``,
-    before anything is judged.
+    Raises ValueError for an unknown task, with the list of known ones, for another ``hint``, and
+    for a course.toml that cannot be used, and ImportError in a lab that has a labkit of its own,
+    which is not this one, before anything is judged.
     """
+    check_own()
     task_file(task)  # raises for an unknown task
     if hint is not None and (type(hint) is not int or not 1 <= hint <= N_HINTS):
         raise ValueError(f"hint is {hint!r}, expected 1, 2 or 3: start with 1, the others say more")
@@ -184,8 +199,10 @@ def new_seed() -> int:
 
 
 def _checked(task: str, seed: int) -> CheckResult:
-    began, of = time.monotonic(), record(task)
-    result = CheckResult(task, worth=of.points)
+    began, of, taught = time.monotonic(), record(task), course()
+    if taught.gives(task):
+        return CheckResult(task, given=True)
+    result = CheckResult(task, worth=points_of(taught)[task])
     if todo := missing(task):
         return replace(result, todo=todo, untried=tuple(of.claims))
     file = task_file(task)

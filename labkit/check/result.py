@@ -63,7 +63,8 @@ class CheckResult:
     is ``TODO dp.1: labkit/dp.py, line 42``. ``hints`` are shown under the result. ``warnings`` say
     what the task's file uses and should not (``restrictions.toml``), and which task that it calls
     is not right, and the remarks; they fail nothing. ``worth`` are the points of a right answer,
-    ``fault`` is why it could not be judged, ``seconds`` how long that took.
+    ``fault`` is why it could not be judged, ``seconds`` how long that took. A task that the course
+    has filled in is ``given``, and is not judged.
     """
 
     task: str
@@ -75,10 +76,11 @@ class CheckResult:
     worth: float = 0.0
     fault: str = ""
     seconds: float = 0.0
+    given: bool = False
 
     @property
     def passed(self) -> bool:
-        return bool(self.claims) and not self.fault and all(claim.holds for claim in self.claims)
+        return self.given or (bool(self.claims) and not self.fault and all(claim.holds for claim in self.claims))
 
     @property
     def findings(self) -> list[str]:
@@ -121,6 +123,8 @@ class CheckResult:
 
     @property
     def _headline(self) -> str:
+        if self.given:
+            return f"{self.task} is given: your course has it filled in, and does not grade it"
         return self.todo or self.fault or f"{self.task} is {'right' if self.passed else 'not right yet'}"
 
     def __repr__(self) -> str:

@@ -122,5 +122,4 @@ def shares_are_even_in_bytes(case: Shares, seen: Any) -> Finding:
         "that is too uneven": True,
     }
     why = next(reason for reason, applies in reasons.items() if applies)
-    to_do = "Give each parameter to the rank that has the fewest bytes so far"
-    return f"ranks have {listed(held)} bytes, and the fullest may have {most}: {why}. {to_do}"
+    return f"ranks have {listed(held)} bytes, and the fullest may have {most}: {why}"

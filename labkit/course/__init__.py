@@ -8,9 +8,11 @@ chromium        a page printed to PDF
 doctor          whether this machine is ready
 submission      what a student hands in, packed
 archive         that as a zip file: written, and read without trust
+downloads       what a class handed in, as an LMS downloads it
 assignments     what the archives of two assignments have besides
 judge           student files judged in a copy of the lab, by a process of its own
 grading         one archive, or a folder of them, graded
-points          what a task is worth, and what late days cost
-grade_pages     grades as a table and as pages
+autograder      the same on Gradescope
+grades          what was found of an archive
+grade_tables    grades as tables and pages, and a summary of the class
 """

@@ -1,4 +1,4 @@
-"""Add what each assignment asks for: CMU's 11-868, and Princeton's COS 598D.
+"""Add what each assignment asks for: CMU's 11-868, and Princeton's COS 568, once COS 598D.
 
 The programs in ``layouts`` are thin. They run the labkit that is installed, but with the student
 files of the archive, beside which lies ``layouts/student_files/labkit/__init__.py``.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -239,10 +240,12 @@ GLUE_ALIKE = (
 )
 GLUE_TASKS = {"task2a": _agrees_by("gather_scatter"), "task2b": _agrees_by("all_reduce"), "task3": _agrees_by("ddp")}
 _ONE_PROCESS = _agrees_by("none")
+TASK_4 = TREES / "cos598d" / "task4" / "run_glue.py"
+TRACES = "runs/task4"  # of the lab: where that program writes
 
 
 def _add_cos598d(archive: Archive) -> None:
-    """Add a program for each task, with the losses of its run."""
+    """Add a program for each task, with the losses of its run, and traces of three steps."""
     for tree in ("cos598d", "student_files"):
         _add_tree(archive, tree)
     for task, wanted in GLUE_TASKS.items():
@@ -253,6 +256,12 @@ def _add_cos598d(archive: Archive) -> None:
         for file in (folder / "merged.json", *sorted(folder.glob("loss_*.txt"))):
             archive.add_file(file, f"{task}/losses/{file.name}")
     archive.warnings += glue_differences(archive.lab)
+    for file in (traces := sorted((archive.lab / TRACES).glob("*.json.gz"))):
+        archive.add_file(file, f"task4/{file.name}")
+    if not traces:
+        flags = "--sync ddp --data_dir shipped --model_name_or_path auto --do_train"
+        command = f"torchrun --nproc-per-node 2 {os.path.relpath(TASK_4, archive.lab)} {flags}"
+        archive.warnings.append(f"task4 has no trace of three steps. Make it: {command}")
 
 
 def report_of_glue(lab: Path, name: str = "") -> str:
@@ -291,8 +300,10 @@ def glue_differences(lab: Path) -> list[str]:
     return [f"do not compare the runs {', '.join(runs)}: {'; '.join(differ)}, expected the same; {again}"]
 
 
+_COS_568 = Layout(_add_cos598d, needs_name=True)
 LAYOUTS = {
     "labkit": Layout(lambda archive: None),
     "11-868": Layout(_add_11_868),
-    "cos598d": Layout(_add_cos598d, needs_name=True),
+    "cos568": _COS_568,
+    "cos598d": _COS_568,  # as the course was called
 }

@@ -128,7 +128,7 @@ def _read_guesses(archive: Path, questions: Mapping[str, _Facts]) -> tuple[dict[
 
     Raises ValueError for an archive that cannot be read, or has no guesses.
     """
-    found, _ = read_members(archive, (GUESSES, QUESTIONS))
+    found = read_members(archive, (GUESSES, QUESTIONS))
     if GUESSES not in found:
         raise ValueError(f"{archive} has no guesses: labkit submit --with-guesses packs them")
     try:

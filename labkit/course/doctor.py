@@ -19,6 +19,8 @@ from importlib.metadata import PackageNotFoundError, version
 import psutil
 
 from labkit.base import formats, hub, machine
+from labkit.base.course import FILE, CourseError, course
+from labkit.base.lab import check_own
 from labkit.course import chromium
 
 OK, WARNING, FAULT = "ok", "warning", "fault"
@@ -77,7 +79,7 @@ def doctor() -> Diagnosis:
     It takes a few seconds. Where there are two GPUs, two ranks try NCCL on them.
     """
     python, torch, gpus, nccl, cores, memory = machine_facts()
-    rest = _shared_memory(), _jupyter(), _chromium(), _hub()
+    rest = _shared_memory(), _jupyter(), _chromium(), _hub(), *_other_labkit(), *_course()
     return Diagnosis((python, torch, gpus, _nccl_tried(nccl), cores, memory, *rest))
 
 
@@ -117,7 +119,7 @@ def _gpus() -> Fact:
 
     The driver's own command is asked, as CUDA stays untouched in this process.
     """
-    count, gpus = machine.usable_gpus(), _ask_driver()
+    count, (gpus, in_use) = machine.usable_gpus(), _ask_driver()
     if not count and not machine.has_gpu_driver():
         return Fact("GPUs", "none: everything runs on the CPU, with gloo")
     if not count:
@@ -126,17 +128,24 @@ def _gpus() -> Fact:
         return Fact("GPUs", f"there is a driver, but torch cannot use any GPU: {there}", advice)
     shared = all(", Default" in gpu for gpu in gpus)
     mode = "one takes one process or none, so no share_gpu=True: set mode Default (nvidia-smi -c 0)"
-    return Fact("GPUs", f"{count}: {'; '.join(gpus)}", "" if shared else mode)
+    now = f"; memory in use now: {', '.join(in_use)}" if in_use else ""
+    return Fact("GPUs", f"{count}: {'; '.join(gpus)}{now}", "" if shared else mode)
 
 
-def _ask_driver() -> list[str]:
-    """Return what nvidia-smi says of each kind of GPU; nothing where it is missing or fails."""
-    query = "nvidia-smi --query-gpu=name,memory.total,driver_version,compute_mode --format=csv,noheader"
+def _ask_driver() -> tuple[list[str], list[str]]:
+    """Return what nvidia-smi says of each kind of GPU, and the memory in use of each GPU.
+
+    Nothing where it is missing or fails. It shows all GPUs of the machine, and what all users have
+    on them.
+    """
+    fields = "index,memory.used,name,memory.total,driver_version,compute_mode"
+    query = f"nvidia-smi --query-gpu={fields} --format=csv,noheader"
     try:
         answer = subprocess.check_output(query.split(), stderr=subprocess.DEVNULL, text=True, timeout=20)
     except (OSError, subprocess.SubprocessError):
-        return []
-    return sorted(set(answer.splitlines()))
+        return [], []
+    gpus = [line.split(", ", 2) for line in answer.splitlines()]
+    return sorted({kind for _, _, kind in gpus}), [f"GPU {index} {used}" for index, used, _ in gpus]
 
 
 def _nccl() -> Fact:
@@ -177,6 +186,16 @@ def _all_reduce() -> None:
 
     dist.all_reduce(x := torch.ones(1 << 20, device=device()))
     x[0].item()  # waits for it
+
+
+def _other_labkit() -> list[Fact]:
+    """Return a fault where the lab's folder has a labkit that is not the imported one."""
+    try:
+        check_own()
+    except ImportError as error:
+        found, _, advice = str(error).partition(". ")
+        return [Fact("labkit", found, advice, is_fault=True)]
+    return []
 
 
 def _jupyter() -> Fact:
@@ -228,6 +247,18 @@ def _hub() -> Fact:
     found = "switched off by the environment" if hub.offline() else "not reachable"
     advice = "go on without it: generated sentences ship with the lab, or set LABKIT_DATA to a folder"
     return Fact("hub", found, advice)
+
+
+def _course() -> list[Fact]:
+    """Return what the lab's course.toml says; nothing where there is none."""
+    try:
+        taught = course()
+    except CourseError as error:
+        return [Fact("course", str(error), f"mend {FILE}, or put it back as it came with the lab", is_fault=True)]
+    if not taught.file:
+        return []
+    due = [f"{part.name} is due {part.due:%Y-%m-%d %H:%M %Z}" for part in taught.parts if part.due]
+    return [Fact("course", "; ".join([f"{taught.title}, {len(taught.tasks)} tasks", *due]))]
 
 
 def _dotted(version: tuple[int, ...]) -> str:

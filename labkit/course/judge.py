@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -35,7 +35,6 @@ from labkit.base import lab as base_lab
 from labkit.base.lab import PACKAGE
 from labkit.base.texts import listed, shorten
 from labkit.check import CheckResult, check, record
-from labkit.course.archive import STUDENT_FILES
 from labkit.course.student import NOT_OURS
 from labkit.launch import launch
 from labkit.ranks.server_handle import PACKAGES
@@ -61,9 +60,10 @@ def judge_in_copy(files: Mapping[str, bytes], tasks: Sequence[str], judge: Judge
 
     Raises Stopped, OSError where no copy can be written, and RuntimeError where no process starts.
     """
-    with tempfile.TemporaryDirectory(prefix="labkit-copy-") as folder:
+    with tempfile.TemporaryDirectory(dir=judge.scratch, prefix="copy-") as folder:
         lab = Path(folder, "lab")
-        _write_copy(lab, files)
+        missing = {f"labkit/{todo.task_file(task).name}" for task in tasks} - files.keys()
+        _write_copy(lab, files, missing)
         for task in tasks:
             own = labs_own(task)
             written = _write_files(lab, {name: code + own.get(name, b"") for name, code in files.items()})
@@ -74,15 +74,15 @@ def judge_in_copy(files: Mapping[str, bytes], tasks: Sequence[str], judge: Judge
                 fault = f"it has changed the lab around it ({changed}), so what its check says does not count"
                 result = replace(result, claims=(), fault=fault)
                 judge.end()
-                _write_copy(lab, files)
+                _write_copy(lab, files, missing)
             yield result
 
 
-def _write_copy(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a copy of this lab with a student's files."""
+def _write_copy(folder: Path, files: Mapping[str, bytes], missing: Iterable[str]) -> None:
+    """Write a copy of this lab with a student's files, without those that they lack."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(PACKAGE, folder / "labkit", ignore=shutil.ignore_patterns(*NOT_OURS))
-    for name in STUDENT_FILES:
+    for name in missing:
         (folder / name).unlink(missing_ok=True)
     _write_files(folder, files)
 
@@ -154,13 +154,15 @@ class Judge(contextlib.AbstractContextManager["Judge"]):
     """A process that judges answers in copies of this lab; a new one after one that was ended.
 
     ``limit_s`` is the time for a task. Once ``stop`` is set, callers that wait for the process get
-    Stopped. ``seed`` draws the cases; without one they differ from check to check.
+    Stopped. ``seed`` draws the cases; without one they differ from check to check. ``scratch``
+    holds the copies; where this process is killed, the one that judges removes it.
     """
 
     def __init__(self, limit_s: float = LIMIT_S, stop: threading.Event | None = None, seed: int | None = None):
         self.limit_s, self._stop, self._seed = limit_s, stop or threading.Event(), seed
         self._scratch = tempfile.TemporaryDirectory(prefix="labkit-judge-")
-        self._errors = Path(self._scratch.name, "stderr")
+        self.scratch = Path(self._scratch.name)
+        self._errors = self.scratch / "stderr"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -169,11 +171,11 @@ class Judge(contextlib.AbstractContextManager["Judge"]):
             return
         self._connection, other = Pipe()
         path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
-        environment = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": self._scratch.name}
+        environment = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(self.scratch)}
         with other, self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "labkit.course.judge", str(other.fileno())],
-                cwd=self._scratch.name,
+                [sys.executable, "-P", "-m", "labkit.course.judge", str(other.fileno()), str(self.scratch)],
+                cwd=self.scratch,
                 env=os.environ | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -226,21 +228,25 @@ class Judge(contextlib.AbstractContextManager["Judge"]):
         process, self._process = self._process, None
         with contextlib.suppress(psutil.NoSuchProcess):
             started = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-            self._connection.close()
             if idle:
+                self._connection.close()
                 psutil.wait_procs(started, END_S)
             for each in started:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     each.kill()
         process.wait()
+        self._connection.close()  # not before: it would remove the scratch folder, which the next one uses
 
     def __exit__(self, error_type: object, *_: object) -> None:
         self.end(idle=error_type is None)
         self._scratch.cleanup()
 
 
-def main(descriptor: int) -> None:
-    """Judge the tasks that come through a connection, until its other end is closed."""
+def main(descriptor: int, scratch: str) -> None:
+    """Judge the tasks that come through a connection, until its other end is closed.
+
+    Then remove ``scratch``: a grader that was killed cannot.
+    """
     os.set_inheritable(descriptor, False)  # else a rank would hold it open
     grader = Connection(descriptor)
     for task in todo.TASKS:
@@ -248,14 +254,15 @@ def main(descriptor: int) -> None:
     for _ in PACKAGES:  # before each of the first launches, the server of ranks imports one of them
         launch(int, world_size=1, backend="gloo", init=False, timeout_s=START_S)
     sys.path.insert(0, "")
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         grader.send_bytes(b"ready")
         while True:
             copy, task, seed = json.loads(grader.recv_bytes())
             os.chdir(Path(copy).parent)  # what an answer writes here is none of the lab's files
             sys.path[0], base_lab.PACKAGE = copy, Path(copy, "labkit")
             grader.send_bytes(json.dumps(check(task, seed=seed).to_json()).encode())
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import mimetypes
 import re
 from html import escape
 from pathlib import Path
@@ -26,7 +24,8 @@ FORMS = ["image/png", "image/jpeg", "image/svg+xml", "text/html", "text/markdown
 PAGE = Path(__file__).with_name("notebook_page.html")
 
 _WITHOUT_TEXT = re.compile(r"<(style|script|template)\b.*?</\1\s*>", re.DOTALL | re.IGNORECASE)
-_PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)[^)]*\)")  # in Markdown
+_FAR_PICTURE = re.compile(r"!\[([^\]]*)\]\((?=https?:)")  # in Markdown; no page fetches it
+_ATTACHED = re.compile(r"attachment:([^)\s]+)")
 _LINK = re.compile(r"https?:|mailto:|#")
 
 
@@ -38,8 +37,10 @@ def notebook_html(notebook: NotebookNode, path: Path) -> str:
 
     def prepare(notebook: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
         for cell in notebook.cells:
+            for name in _ATTACHED.findall(cell.source):  # nbconvert raises for one that is missing
+                cell.setdefault("attachments", {}).setdefault(name, {"text/plain": ""})
             if cell.cell_type == "markdown":
-                cell.source = _with_pictures(cell, path.parent)
+                cell.source = _FAR_PICTURE.sub(r"[picture \1](", cell.source)
             cell.outputs = [output for output in cell.get("outputs", []) if _can_be_shown(output)]
             for output in cell.outputs:
                 if html := output.get("data", {}).get("text/html"):
@@ -53,16 +54,20 @@ def notebook_html(notebook: NotebookNode, path: Path) -> str:
     exporter = HTMLExporter(
         template_name="basic",
         exclude_anchor_links=True,
+        embed_images=True,
         preprocessors=[prepare],
         filters=filters,
         config=Config({"NbConvertBase": {"display_data_priority": FORMS}}),
     )
-    body, _ = exporter.from_notebook_node(notebook)
+    body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"path": str(path.parent)}})
     return Template(PAGE.read_text(encoding="utf-8")).substitute(title=escape(path.stem), body=clean(body))
 
 
 def clean(html: str) -> str:
-    """Return HTML without whatever runs or is fetched: what is not in TAGS is left out."""
+    """Return HTML without whatever runs or is fetched: what is not in TAGS is left out.
+
+    nbconvert's own ``sanitize_html`` knows neither headings, paragraphs, nor pictures.
+    """
     protocols = {*bleach.ALLOWED_PROTOCOLS, "data"}
     cleaner = bleach.Cleaner(tags=TAGS.split(), attributes=_allowed, protocols=protocols, strip=True)
     cleaner.serializer.use_best_quote_char = False  # between ' and ' bleach 6 escapes what is escaped already
@@ -78,20 +83,3 @@ def _allowed(tag: str, name: str, value: str) -> bool:
 def _can_be_shown(output: NotebookNode) -> bool:
     """Return whether an output has a form for a page. Of a widget, what follows it has one."""
     return "data" not in output or not output.data.keys().isdisjoint(FORMS)
-
-
-def _with_pictures(cell: NotebookNode, folder: Path) -> str:
-    """Return a text with the pictures of its cell, or of a file that it names, in it."""
-
-    def embed(found: re.Match[str]) -> str:
-        text, url = found.groups()
-        kind, attached = mimetypes.guess_type(url)[0] or "", cell.get("attachments", {})
-        if url.removeprefix("attachment:") in attached:
-            kind, content = next(iter(attached[url.removeprefix("attachment:")].items()))
-        elif kind.startswith("image/") and (folder / url).is_file():
-            content = base64.b64encode((folder / url).read_bytes()).decode()
-        else:
-            return f"*picture {text}: {url}*"
-        return f"![{text}](data:{kind};base64,{content})"
-
-    return _PICTURE.sub(embed, cell.source)

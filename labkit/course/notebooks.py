@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
+import math
 import os
 import re
 import sys
@@ -34,6 +36,7 @@ from labkit.base.files import write_atomically
 from labkit.base.lab import PACKAGE, lab
 from labkit.base.texts import listed
 from labkit.course.glossary import link_terms, unlinked
+from labkit.course.plan import RUN_MINUTES, run_minutes
 from labkit.guesses.store import KEPT
 from labkit.todo import TASKS
 
@@ -41,7 +44,11 @@ MAX_CODE_CELLS = 25  # of a notebook's thread
 MAX_FURTHER_CELLS = 10  # of what follows the heading "Going further"
 MEDIAN_LINES = 6
 MAX_LINES = 12
+MAX_ALIKE = 50  # cells of a notebook with the same text, such as the rooms for answers
 CELL_TIMEOUT_S = 300
+ABOUT_MINUTES = (
+    "# For how many minutes each notebook ran on two CPU cores when it was stored: make notebooks writes it."
+)
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 RAISES = "raises-exception"  # nbclient and nbval both know this tag
 
@@ -117,7 +124,11 @@ def over_ipc(manager: KernelManager) -> KernelManager:
 
 def execute(path: Path) -> None:
     """Run a notebook and store it in place, in normal form; where it raises, leave the file."""
+    began = time.monotonic()
     store(path, normalised(run(path, storing=True)))
+    known = run_minutes(path.parent) | {path.stem: math.ceil((time.monotonic() - began) / 60)}
+    lines = (f"{name} = {minutes}\n" for name, minutes in sorted(known.items()))
+    write_atomically(path.parent / RUN_MINUTES, f"{ABOUT_MINUTES}\n{''.join(lines)}".encode())
 
 
 def store(path: Path, notebook: NotebookNode) -> None:
@@ -155,12 +166,19 @@ def normalised(notebook: NotebookNode) -> NotebookNode:
 
 def _id_of(source: str, taken: set[str]) -> str:
     """Return an id made from the cell's own text, so that a new cell changes no other cell's id."""
-    for salt in range(len(taken) + 1):
-        cell_id = hashlib.sha256(f"{salt}{source}".encode()).hexdigest()[:8]
-        if cell_id not in taken:
-            break
+    cell_id = next(each for each in _ids_of(source) if each not in taken)
     taken.add(cell_id)
     return cell_id
+
+
+def _ids_of(source: str) -> Iterator[str]:
+    """Yield ids for cells with this text: the first for one, the next for one more, and so on."""
+    return (hashlib.sha256(f"{salt}{source}".encode()).hexdigest()[:8] for salt in itertools.count())
+
+
+def is_as_given(cell: NotebookNode) -> bool:
+    """Return whether a cell is the lab's, unchanged: only the lab makes ids from a cell's text."""
+    return str(cell.get("id")) in itertools.islice(_ids_of(unlinked(cell.source)), MAX_ALIKE)
 
 
 def _normalised_output(output: NotebookNode, count: int) -> NotebookNode:
@@ -201,6 +219,7 @@ def breaches(notebook: NotebookNode) -> list[str]:
     found = [*_breaches_of_text(notebook, code), *_breaches_of_number(notebook.cells), *_breaches_of_length(code)]
     for number, cell in enumerate(code, start=1):
         found += [f"code cell {number}: {breach}" for breach in _breaches_of_cell(cell)]
+    found += map(_breach_of_waiting, waiting(notebook.cells))
     if not found and normalised(notebook) != notebook:
         found.append("not stored in normal form; run: python -m labkit.course.notebooks execute")
     return found
@@ -254,6 +273,12 @@ def _breaches_of_cell(cell: NotebookNode) -> Iterator[str]:
                 yield f"an output of type {kind}, in which the test cannot hide what is measured"
             elif private := re.search(rf"(?<![\w.:/])(?:{_PRIVATE})\S*|{re.escape(str(_PROJECT))}\S*", text):
                 yield f"a path of this machine in its {kind}: {private.group()[:60]}"
+
+
+def _breach_of_waiting(missing: str) -> str:
+    kind, name = missing.partition(":")[0].split(maxsplit=1)
+    fill = f'add a line "{name}": {{"guess": …}} to notebooks/guesses.json' if kind == "GUESS" else "fill it in"
+    return f"cells waited for {missing}; {fill}, and run: python -m labkit.course.notebooks execute"
 
 
 def _texts(output: NotebookNode) -> Iterator[tuple[str, Any]]:

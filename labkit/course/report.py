@@ -27,11 +27,12 @@ from labkit.base.files import write_atomically
 from labkit.base.lab import lab
 from labkit.base.texts import listed
 from labkit.course import chromium
-from labkit.course.notebooks import RAISES, first_line, not_run, notebooks_folder, number_of, waiting
+from labkit.course.notebooks import RAISES, first_line, is_as_given, not_run, notebooks_folder, number_of, waiting
 
 UNANSWERED = "*Your answer:*"  # stands in the cell of an answer, and may stay above it
 PACKAGES = ("labkit", "torch", "transformers", "accelerate", "numpy")
 _HEADING = re.compile(r"^#{1,3} +(.+?)\s*$", re.MULTILINE)
+_FENCED = re.compile(r"^ {0,3}(```+|~~~+).*?(^ {0,3}\1|\Z)", re.MULTILINE | re.DOTALL)  # code in a text
 _TRAINING = re.compile(r"labkit(?:\.|\s+)train\s+([a-z]\w*)")
 _LEGEND = """<p class="legend"><span class="labkit-measured">0.034 s</span>, written like this, is a measurement or a
 fact about the machine, and another run gives another one; <span class="labkit-device">0.7627</span> depends a little
@@ -132,8 +133,9 @@ def report_cells(path: Path, cells: Sequence[NotebookNode], texts_alone: bool = 
     """Return the cells of a report. Raises ReportError where there are none, or they were not run.
 
     With ``texts_alone`` those are questions and answers. A section's heading stands before the
-    first cell from that section. An answer follows its question; it is an empty text if nothing
-    was written.
+    first cell from that section. An answer is whatever the reader has put after a question, up to
+    the next cell of the lab's own; it is an empty text if nothing was written. Texts that the
+    reader has put or changed elsewhere are in it, too.
     """
     tagged = list(_tagged(cells))
     if not tagged:
@@ -156,43 +158,54 @@ def report_cells(path: Path, cells: Sequence[NotebookNode], texts_alone: bool = 
 
 
 def _tagged(cells: Sequence[NotebookNode]) -> Iterator[NotebookNode]:
-    """Yield the cells that tags name, with headings and answers."""
-    heading = ""
+    """Yield the cells that tags name, with headings, and in its place whatever the reader wrote."""
+    heading, n_read = "", 0
     for i, cell in enumerate(cells):
-        text = cell.source if cell.cell_type == "markdown" else ""
-        if kept := _tags(cell) & {"report", "question"}:
-            if heading and not _HEADING.match(text):
+        if i < n_read:
+            continue
+        begins_with_heading = cell.cell_type == "markdown" and _HEADING.match(cell.source)
+        if _is_tagged(cell) or (i and cell.cell_type != "code" and not is_as_given(cell)):
+            if heading and not begins_with_heading:
                 yield new_markdown_cell(heading)
-            yield cell
             heading = ""
-            if "question" in kept:
-                yield from _answer(cells[i + 1 :])
-        elif i and (found := list(_HEADING.finditer(text))):  # the first text has the title
-            heading = found[-1][0]
+            yield from [cell] if _is_tagged(cell) else _written([cell])
+            if "question" in _tags(cell):
+                answer = [*takewhile(lambda after: not _is_tagged(after) and _may_be_answer(after), cells[i + 1 :])]
+                yield from _written(answer) or [new_markdown_cell(metadata={"tags": ["answer", "room"]})]
+                n_read = i + 1 + len(answer)
+        elif i and (found := _headings(cell)):  # the first text has the title
+            heading = found[-1]
 
 
-def _answer(after: Sequence[NotebookNode]) -> list[NotebookNode]:
-    """Return the texts after a question, up to a heading or another tagged cell."""
+def _is_tagged(cell: NotebookNode) -> bool:
+    return bool(_tags(cell) & {"report", "question"})
 
-    def continues(cell: NotebookNode) -> bool:
-        untagged = not _tags(cell) and not _HEADING.search(cell.source)
-        return cell.cell_type == "markdown" and ("answer" in _tags(cell) or untagged)
 
-    texts = [
-        nbformat.from_dict({**cell, "source": text, "metadata": {"tags": ["answer"]}})
-        for cell in takewhile(continues, after)
-        if (text := cell.source.replace(UNANSWERED, "").strip())
+def _may_be_answer(cell: NotebookNode) -> bool:
+    return "answer" in _tags(cell) or not is_as_given(cell)
+
+
+def _headings(cell: NotebookNode) -> list[str]:
+    """Return the headings of a text, without the comments in its code."""
+    text = cell.source if cell.cell_type == "markdown" else ""
+    return [found[0] for found in _HEADING.finditer(_FENCED.sub("", text))]
+
+
+def _written(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
+    """Return those of a reader's cells in which something stands, as parts of an answer."""
+    return [
+        nbformat.from_dict({**cell, "source": text, "metadata": {"tags": ["answer", *(_tags(cell) & {RAISES})]}})
+        for cell in cells
+        if (text := cell.source.removeprefix(UNANSWERED).strip("\n")).strip()
     ]
-    return texts or [new_markdown_cell(metadata={"tags": ["answer", "room"]})]
 
 
 def _title(path: Path, cells: Sequence[NotebookNode]) -> NotebookNode:
-    """Return a text with title, name, date, and the question that the notebook asks."""
-    first = next((cell.source for cell in cells if cell.cell_type == "markdown"), "")
-    title = heading[1] if (heading := _HEADING.search(first)) else path.stem
-    question = next((part for part in _HEADING.sub("", first).split("\n\n") if "?" in part), "")
+    """Return a text with all of the first one, which has title and question, name and date."""
+    first = next((cell for cell in cells if cell.cell_type == "markdown"), new_markdown_cell())
+    title = first.source if _headings(first) else f"# {path.stem}\n\n{first.source}"
     name = f'<p class="who"><span>Name:</span><span>{_today()}</span></p>'
-    return new_markdown_cell(f"# {title}\n\n{question.strip()}\n\n{name}\n\n{_LEGEND}")
+    return nbformat.from_dict({**first, "source": f"{title}\n\n{name}\n\n{_LEGEND}"})
 
 
 def _today() -> str:

@@ -6,7 +6,7 @@ anything starts.
 
 from __future__ import annotations
 
-import datetime
+import contextlib
 import hashlib
 import json
 import os
@@ -19,21 +19,24 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from labkit.base.course import Course
 from labkit.base.lab import Lab, lab
 from labkit.base.texts import listed
 from labkit.check import CheckResult
 from labkit.course import assignments
-from labkit.course.archive import GUESSES, MANIFEST, QUESTIONS, STUDENT_FILES, Archive, Submission
+from labkit.course.archive import GUESSES, MANIFEST, QUESTIONS, Archive, Submission
 from labkit.course.grading import broken_rules, print_results
 from labkit.course.judge import Judge, judge_in_copy
 from labkit.course.notebooks import not_run, number_of, waiting
 from labkit.course.report import ReportError, read_notebook, write_report
+from labkit.guesses import store
 from labkit.todo import TASKS
 
 REPORT = "05"  # the notebook that makes one
 FILES = ("figures/*", "runs/**/*.json", "runs/**/*.txt")  # of runs, results and losses
 SCRATCH = "packing-"  # how a folder's name begins in which an archive is made
 PACKAGES = ("labkit", "torch", "transformers", "numpy")
+_LABS = re.compile(r"\d\d_\w+\.ipynb")  # a notebook of the lab's, and no copy of one
 _NEEDS = re.compile(r"^%%needs (.+)|\bcheck\(\"(.+?)\"", re.MULTILINE)
 
 
@@ -41,10 +44,12 @@ class Request(NamedTuple):
     """What was asked for: see ``labkit submit --help``."""
 
     out: Path
-    layout: str = "labkit"
-    tasks: Sequence[str] = tuple(TASKS)
+    course: Course
+    layout: str
+    tasks: Sequence[str]
     name: str = ""
     with_guesses: bool = False
+    notebooks: Sequence[Path] = ()  # of the reader's own
 
 
 def submit(request: Request, say: Callable[[str], None] = print) -> bool:
@@ -53,12 +58,12 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
     Raises ValueError or OSError, before anything is run, for what cannot be: a layout without the
     name that it needs, a file that is not an archive, a place where nothing can be written.
     """
-    here, layout = lab(), assignments.LAYOUTS[request.layout]
+    here = lab()
     _check_request(request, here)
-    packed = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    layout = assignments.LAYOUTS[request.layout]
     archive = Archive(here.folder)
     with tempfile.TemporaryDirectory(dir=request.out.parent, prefix=SCRATCH) as scratch:
-        for name in STUDENT_FILES:
+        for name in request.course.student_files:
             archive.add_file(here.folder / name)
         student_files = dict(archive.files)
         with Judge() as judge:
@@ -71,7 +76,7 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
             archive.add_file(here.notebooks / "questions.toml", QUESTIONS)
         layout.add(archive)
         _add_report(archive, Path(scratch), request)
-        manifest = _manifest(request, packed, archive, results)
+        manifest = _manifest(request, archive, results)
         archive.add(MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
         archive.write(Path(scratch, request.out.name))
         os.replace(Path(scratch, request.out.name), request.out)
@@ -82,8 +87,17 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
     if on_cpus:
         say(f"On CPUs ran {listed(on_cpus)}: say so where you compare times.")
     say(f"{request.out}: {len(archive.files)} files, {request.out.stat().st_size / 1e6:.1f} MB")
+    for line in _due(request):
+        say(line)
     say(_next_step(request, [task for task in request.tasks if task not in passed], remarks))
     return not remarks and len(passed) == len(request.tasks)
+
+
+def _due(request: Request) -> Iterator[str]:
+    """Yield by when the parts are due that were packed; nothing is subtracted for late ones."""
+    for part in request.course.parts:
+        if part.due and not part.points.keys().isdisjoint(request.tasks):
+            yield f"{part.name} is due {part.due:%A, %Y-%m-%d %H:%M %Z}."
 
 
 def _next_step(request: Request, wrong: Sequence[str], remarks: Sequence[str]) -> str:
@@ -100,6 +114,9 @@ def _next_step(request: Request, wrong: Sequence[str], remarks: Sequence[str]) -
 
 
 def _check_request(request: Request, here: Lab) -> None:
+    if request.layout not in assignments.LAYOUTS:
+        expected = ", ".join(assignments.LAYOUTS)
+        raise ValueError(f"{request.course.file}: there is no layout {request.layout!r}, expected one of: {expected}")
     if assignments.LAYOUTS[request.layout].needs_name and not re.fullmatch(r"\w+(_[\w-]+){2,}", request.name):
         raise ValueError(
             f"--layout {request.layout} names its report after you: give --name NETID_First_Last (got {request.name!r})"
@@ -112,6 +129,8 @@ def _check_request(request: Request, here: Lab) -> None:
         raise ValueError(f"there is no folder {request.out.parent}: make it first")
     if os.path.lexists(request.out) and not (request.out.is_file() and zipfile.is_zipfile(request.out)):
         raise FileExistsError(f"{request.out} is not an archive, and only one is replaced: name another file")
+    if gone := [path for path in request.notebooks if not (path.suffix == ".ipynb" and path.is_file())]:
+        raise ValueError(f"--notebook {gone[0]}: there is no such notebook")
     if request.with_guesses and not (here.answers / GUESSES).is_file():
         raise ValueError("--with-guesses: there are none yet; they come with the notebooks' questions")
     tempfile.TemporaryFile(dir=request.out.parent).close()
@@ -121,22 +140,24 @@ def _check_request(request: Request, here: Lab) -> None:
 
 
 def _add_notebooks(archive: Archive, request: Request, passed: set[str]) -> None:
-    """Add the notebooks that ask for the tasks, and others that were run: as saved, and as HTML."""
+    """Add the lab's notebooks that ask for the tasks, and others that were run: as saved, and as
+    HTML. A reader's own, without a number, come along where they are asked for by name."""
     from labkit.course.notebook_html import notebook_html  # loads much
 
-    for path in sorted((archive.lab / "notebooks").glob("*.ipynb")):
+    labs = [path for path in sorted((archive.lab / "notebooks").glob("*.ipynb")) if _LABS.fullmatch(path.name)]
+    for path in [*labs, *(each for each in request.notebooks if each not in labs)]:
         try:
             cells = (notebook := read_notebook(path)).cells
         except ReportError as error:
             archive.warnings.append(str(error).replace(str(path), path.name))
-            archive.add_file(path)
+            archive.add_file(path, f"notebooks/{path.name}")
             continue
         code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
-        needed = {name for found in _NEEDS.findall(code) for name in "".join(found).split()} & {*TASKS}
+        needed = {name for found in _NEEDS.findall(code) for name in "".join(found).split()} & {*request.course.tasks}
         ran = any(cell.get("execution_count") for cell in cells)
-        if not needed.intersection(request.tasks) and (needed or not ran):
+        if path not in request.notebooks and not needed.intersection(request.tasks) and (needed or not ran):
             continue
-        archive.add_file(path)
+        archive.add_file(path, f"notebooks/{path.name}")
         if needed and needed.issubset(request.tasks):
             archive.warnings += _unfinished(path, cells, passed)
         if ran:
@@ -151,8 +172,19 @@ def _unfinished(path: Path, cells: Sequence[Any], passed: set[str]) -> Iterator[
     missing = re.findall(r"^(?:TODO|GUESS) ([\w.]+):", "\n".join(waiting(cells)), re.MULTILINE)
     if again := sorted(passed.intersection(missing)):
         yield f"{number_of(path)} has cells that waited for {listed(again)}, which you have done since: run it again"
-    if guesses := sorted(name for name in missing if name not in TASKS):
-        yield f"{number_of(path)} waits for your guesses: {', '.join(guesses)}"
+    guesses = sorted(name for name in missing if name not in TASKS)
+    given = _given()
+    if since := [name for name in guesses if name in given]:
+        yield f"{number_of(path)} has cells that waited for your guesses {listed(since)}, given since: run it again"
+    if waits := [name for name in guesses if name not in given]:
+        yield f"{number_of(path)} waits for your guesses: {', '.join(waits)}"
+
+
+def _given() -> set[str]:
+    """Return the names of the guesses that the reader has given by now."""
+    with contextlib.suppress(ValueError):  # the file is damaged, as the notebooks say
+        return {name for name, facts in store.load().items() if "guess" in facts}
+    return set()
 
 
 def _add_report(archive: Archive, scratch: Path, request: Request) -> None:
@@ -174,7 +206,7 @@ def _add_report(archive: Archive, scratch: Path, request: Request) -> None:
         archive.add((request.name or file.stem) + file.suffix, file.read_bytes())
 
 
-def _manifest(request: Request, packed: str, archive: Archive, results: Sequence[CheckResult]) -> dict[str, Any]:
+def _manifest(request: Request, archive: Archive, results: Sequence[CheckResult]) -> dict[str, Any]:
     """Return what the archive says of itself; it names no host, user or path."""
     versions = {each.name: each.version for each in distributions() if each.name in PACKAGES}
     runs = {
@@ -187,8 +219,8 @@ def _manifest(request: Request, packed: str, archive: Archive, results: Sequence
     }
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(archive.files.items())}
     return {
+        "course": request.course.title,
         "layout": request.layout,
-        "packed": packed,
         "versions": {"python": platform.python_version(), **versions},
         "runs": runs,
         "checks": checks,

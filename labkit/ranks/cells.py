@@ -14,33 +14,29 @@ import ast
 import contextlib
 import difflib
 import linecache
+import math
 import pickle
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import psutil
-
 from labkit.base.interrupts import uninterrupted
 from labkit.base.measurement_html import as_html
-from labkit.base.notebook import static
 from labkit.base.texts import listed
-from labkit.ranks import pickling
+from labkit.ranks import pickling, rank_status
 from labkit.ranks.cell_output import CellDisplay, show
 from labkit.ranks.errors import LaunchTimeout, RankError, how_it_ended, where_ranks_are
+from labkit.ranks.idle import VARIABLE, IdleLimit
 from labkit.ranks.messages import Done
 from labkit.ranks.plan import LaunchPlan
 from labkit.ranks.pool import LaunchCall, RankPool
 from labkit.ranks.rank_config import CallerEnvironment, GroupNumber
-from labkit.ranks.rank_handle import RankHandle
 from labkit.ranks.run import Run
 from labkit.ranks.warm_ranks import spans
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from labkit.base.formats import MeasuredTable
 
 MAX_PRINTED = 1_000_000  # characters of what each rank prints in a cell that are shown
 LEAVE_CELL_S = 5.0  # how long a rank may take to leave a cell before it is replaced
@@ -68,8 +64,11 @@ class Ranks:
     it ran on. ``autoreload`` is the mode of IPython's ``%autoreload`` that they keep to.
     """
 
-    def __init__(self, plan: LaunchPlan):
-        """Start the ranks, and wait until they have their process group."""
+    def __init__(self, plan: LaunchPlan, idle_s: float = math.inf):
+        """Start the ranks, and wait until they have their process group.
+
+        ``idle_s`` after the last cell they are ended, and the next cell starts new ones.
+        """
         self.plan = replace(plan, cells=True)
         self.last: Run | None = None
         self.cells: list[tuple[str, list[int]]] = []
@@ -77,35 +76,47 @@ class Ranks:
         self.autoreload = "0"
         self._group = 0  # the number of the ranks' process group
         self._names: dict[int, list[str]] = {}  # of variables, as last heard, by rank
-        self._pool: RankPool | None = RankPool(self.plan, time.monotonic())
+        self._pool: RankPool | None = None
+        self._idle = IdleLimit(idle_s, self._end_idle)
+        self._ended_idle = ""  # what to say of ranks that were ended because nobody used them
+        self._start()
+
+    def _start(self) -> None:
+        self._pool = RankPool(self.plan, time.monotonic())
         try:
-            self._form_group()
+            with self._idle.use():
+                self._form_group()
         except BaseException:
             self.stop()
             raise
+
+    def _end_idle(self) -> None:
+        if self._pool is not None:
+            lost = listed(dict.fromkeys(name for names in self._names.values() for name in names))
+            ended = f"these ranks were idle for {self._idle.limit_s / 60:g} minutes ({VARIABLE}), so they were ended"
+            self._ended_idle = ended + f", and with them {lost}" * bool(lost)
+            self._close()
+
+    def _start_if_ended_idle(self) -> None:
+        """Start new ranks in place of those that were ended because nobody used them."""
+        if self._ended_idle:
+            show(f"labkit: {self._ended_idle}. New ones start.\n")
+            self._ended_idle, self._names = "", {}
+            self._start()
 
     @property
     def world_size(self) -> int:
         return self.plan.world_size
 
     def __repr__(self) -> str:
-        return f"{self.plan.header()}\n{self._marked_status()!r}" if self._pool is not None else "stopped"
+        if self._pool is None:
+            return self._ended_idle or "stopped"
+        return f"{self.plan.header()}\n{rank_status.marked(self.status())!r}"
 
     def _repr_html_(self) -> str:
         if self._pool is None:
-            return "<p>stopped</p>"
-        return f"<p>{as_html(self.plan.header())}</p>{self._marked_status()._repr_html_()}"
-
-    def _marked_status(self) -> MeasuredTable:
-        """Return who is there, in kept outputs with what is this machine's own marked as such."""
-        from labkit.base.formats import MeasuredTable, fact  # here, because it loads pandas
-
-        table = self.status()
-        if static():
-            table = table.assign(
-                pid=[fact(pid, 7) for pid in table["pid"]], device=[fact(d, 7) for d in table["device"]]
-            )
-        return MeasuredTable(table)
+            return f"<p>{self._ended_idle or 'stopped'}</p>"
+        return f"<p>{as_html(self.plan.header())}</p>{rank_status.marked(self.status())._repr_html_()}"
 
     def run_cell(self, source: str, file: str, on: Sequence[int] | None = None) -> CellRun:
         """Run a cell on all ranks, or ``on`` some, and wait for them.
@@ -123,8 +134,16 @@ class Ranks:
         __tracebackhide__ = True
         from labkit.ranks import shell  # here, because it loads torch and IPython
 
-        ranks = self._checked(on)
-        check_syntax(shell.code_of(source), file)
+        with self._idle.use():
+            self._start_if_ended_idle()
+            ranks = self._checked(on)
+            check_syntax(shell.code_of(source), file)
+            return self._run_checked(source, file, ranks)
+
+    def _run_checked(self, source: str, file: str, ranks: list[int]) -> CellRun:
+        __tracebackhide__ = True
+        from labkit.ranks import shell
+
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         since, start_ns = time.monotonic(), time.perf_counter_ns()
         with CellDisplay(MAX_PRINTED) as display:
@@ -176,34 +195,20 @@ class Ranks:
 
     def fits(self, plan: LaunchPlan) -> bool:
         """Return whether these are the ranks of this plan, and all are there."""
-        return self.plan == replace(plan, cells=True) and not self._ended()
+        return self._pool is not None and self.plan == replace(plan, cells=True) and not self._ended()
 
     def names(self) -> list[str]:
         """Return the names of all variables that are on any rank."""
         from labkit.ranks import shell
 
-        with contextlib.suppress(RankError, LaunchTimeout):  # then as last heard
-            self._names |= self._values(shell.names)
+        if self._pool is not None:
+            with contextlib.suppress(RankError, LaunchTimeout):  # then as last heard
+                self._names |= self._values(shell.names)
         return list(dict.fromkeys(name for names in self._names.values() for name in names))
 
     def status(self) -> pd.DataFrame:
         """Return a row for each rank: ``rank, pid, device, memory_mb, names, doing``."""
-        import pandas as pd
-
-        columns = ("rank", "pid", "device", "memory_mb", "names", "doing")
-        devices, names = self.plan.devices, self._names
-        rows = [
-            (
-                h.rank,
-                h.pid,
-                devices[h.rank],
-                _memory_mb(h),
-                ", ".join(names.get(h.rank, [])),
-                _doing(h, self._running()),
-            )
-            for h in self._running().handles
-        ]
-        return pd.DataFrame(rows, columns=columns).astype({"pid": "Int64"})
+        return rank_status.status(self._running(), self.plan.devices, self._names)
 
     def restart(self, *ranks: int) -> None:
         """Start some ranks anew, or all, with no variables. The others keep theirs.
@@ -214,7 +219,7 @@ class Ranks:
         for rank in ranks:
             self._check_rank(rank)
         some = sorted({*ranks, *self._ended()} if ranks else range(self.world_size))
-        with uninterrupted():  # a group that is half formed is of no use
+        with self._idle.use(), uninterrupted():  # a group that is half formed is of no use
             self._running().replace(some)
             self._names |= {rank: [] for rank in some}
             formed = self._form_group_anyhow()
@@ -229,11 +234,17 @@ class Ranks:
         """
         from labkit.ranks import shell
 
-        answer = self._running().ask(0, shell.complete, code, cursor, timeout_s=timeout_s)
+        if self._pool is None:
+            return []
+        answer = self._pool.ask(0, shell.complete, code, cursor, timeout_s=timeout_s)
         return answer.matches if answer is not None else []
 
     def stop(self) -> None:
         """End the ranks. They cannot be used after that."""
+        self._idle.stop()
+        self._close()
+
+    def _close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close(kill=True)
@@ -242,7 +253,7 @@ class Ranks:
 
     def _running(self) -> RankPool:
         if self._pool is None:
-            raise RuntimeError("these ranks were stopped; start new ones")
+            raise RuntimeError(f"{self._ended_idle or 'these ranks were stopped'}; start new ones")
         return self._pool
 
     def _checked(self, on: Sequence[int] | None) -> list[int]:
@@ -272,9 +283,9 @@ class Ranks:
     def _values(self, fn: Callable[..., Any], *args: Any) -> dict[int, Any]:
         """Return what each rank that is there answers."""
         __tracebackhide__ = True
-        ended = self._ended()
-        ranks = [rank for rank in range(self.world_size) if rank not in ended]
-        with CellDisplay() as display:
+        with self._idle.use(), CellDisplay() as display:
+            ended = self._ended()
+            ranks = [rank for rank in range(self.world_size) if rank not in ended]
             answers = self._call(fn, *args, ranks=ranks, display=display)
         return {rank: pickling.loads(answer.value) for rank, answer in answers.items()}
 
@@ -374,17 +385,3 @@ def _s(ranks: Any) -> str:
 
 def _restart(ranks: list[int]) -> str:
     return f"Bring {'it' if len(ranks) == 1 else 'them'} back, without variables: %ranks restart {' '.join(map(str, ranks))}"
-
-
-def _memory_mb(handle: RankHandle) -> float:
-    try:
-        return psutil.Process(handle.pid).memory_info().rss / 2**20 if handle.exit_status is None else 0.0
-    except psutil.Error:
-        return 0.0
-
-
-def _doing(handle: RankHandle, pool: RankPool) -> str:
-    """Return what a rank is doing, in a few words."""
-    if (status := handle.poll()) is not None:
-        return how_it_ended(status)[1]
-    return "is in a cell" if handle in pool.called and handle.answer is None else "waits for a cell"

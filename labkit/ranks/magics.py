@@ -29,7 +29,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from labkit.base.notebook import display
 from labkit.base.texts import listed
 from labkit.cost import links
-from labkit.ranks import cells, script
+from labkit.ranks import cells, idle, script
 from labkit.ranks.plan import LaunchPlan
 from labkit.ranks.rank_tabs import cell_outputs
 
@@ -90,7 +90,7 @@ class RankMagics(Magics):
         link = options["link"]
         options["link"] = link and self._link(link)
         try:
-            plan = self.plan(world_size, **options)
+            idle_s, plan = idle.limit_s(), self.plan(world_size, **options)
         except (TypeError, ValueError) as error:
             raise UsageError(str(error).replace("launch: ", "%ranks: ", 1)) from None
         if self._ranks is not None and self._ranks.fits(plan):
@@ -100,7 +100,7 @@ class RankMagics(Magics):
         self._stop()
         if lost:
             print(f"labkit: the ranks before these are ended, and with them {listed(lost)}")
-        self._ranks = cells.Ranks(plan)
+        self._ranks = cells.Ranks(plan, idle_s)
         return self._ranks
 
     def _link(self, name: str) -> links.Link:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit import trace
 from labkit.base.consequence import is_consequence
+from labkit.base.deprecations import hide_deprecations
 from labkit.base.rendezvous import without_name_server
 from labkit.ranks import messages, pickling
 from labkit.ranks.call_reader import CallReader
@@ -206,6 +207,7 @@ class Rank:
 
         config = self.config
         if self.store is None:
+            hide_deprecations()
             warnings.filterwarnings("ignore", BARRIER_CHOOSES)
             torch.set_num_threads(config.threads)
             if config.device.startswith("cuda"):

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, NamedTuple
 
+from labkit.base.lab import check_own
 from labkit.base.notebook import in_notebook
 
 if TYPE_CHECKING:  # a rank without an emulated link need not wait for this import
@@ -121,9 +122,13 @@ def working_directory() -> str:
 
 
 def check_folders() -> None:
-    """Raise FileNotFoundError where ranks could not start: nowhere to be, or to put a file."""
+    """Raise FileNotFoundError where ranks could not start: nowhere to be, or to put a file.
+
+    ImportError where they would import another labkit than that of the lab.
+    """
     __tracebackhide__ = True
     working_directory()
+    check_own()
     try:
         tempfile.gettempdir()
     except FileNotFoundError as error:

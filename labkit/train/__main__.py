@@ -2,9 +2,11 @@
 
 import gc
 
+from labkit.base.lab import start_again_in_own
 from labkit.train.command import main
 
 if __name__ == "__main__":
+    start_again_in_own()
     try:
         main()
     finally:

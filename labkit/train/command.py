@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from labkit.base import machine
 from labkit.base.lab import lab, outside
-from labkit.base.rendezvous import MeetingError, resolve
+from labkit.base.rendezvous import PORT, MeetingError, is_loopback, own_port, resolve
 from labkit.launch import BACKENDS, RankError, launch
 from labkit.todo import missing
 from labkit.train import metrics, trainer
@@ -77,7 +77,9 @@ class StartFlags:
         None, "which rank this process is, started by hand; without it all start here", "--rank"
     )
     master_ip: str = option("127.0.0.1", "an address of rank 0's machine, for all ranks", "--master-addr")
-    master_port: int = option(11868, "where rank 0 listens")
+    master_port: int | None = option(
+        None, f"where rank 0 listens; {PORT} if not given, and on one machine a port of your own, by your user id"
+    )
     timeout_s: float = option(300.0, "seconds that ranks wait for each other, to meet and to agree")
     backend: str = option("auto", "auto: NCCL where each rank has a GPU, else gloo", choices=BACKENDS)
     threads: int | None = option(
@@ -121,8 +123,8 @@ class StartFlags:
         if self.local_rank >= world_size:
             expected = f"expected 0 to {world_size - 1}: one for each process"
             raise ValueError(f"the rank is {self.local_rank}, {expected}")
-        resolve(self.master_ip)
-        return ByHand(self.local_rank, world_size, self.master_ip, self.master_port)
+        default = own_port() if is_loopback(resolve(self.master_ip)) else PORT
+        return ByHand(self.local_rank, world_size, self.master_ip, self.master_port or default)
 
 
 def main(argv: Sequence[str] | None = None, prog: str = PROG) -> None:

@@ -29,6 +29,7 @@ from labkit.base import machine
 from labkit.base.interrupts import uninterrupted
 from labkit.base.rendezvous import (
     LOOPBACK_INTERFACE,
+    PORT,
     MeetingError,
     interface_towards,
     is_loopback,
@@ -36,6 +37,7 @@ from labkit.base.rendezvous import (
     listen,
     own_addresses,
     resolve,
+    taken,
     without_name_server,
 )
 from labkit.base.texts import listed
@@ -60,7 +62,7 @@ class ByHand(NamedTuple):
     rank: int
     world_size: int
     host: str = "127.0.0.1"
-    port: int = 11868
+    port: int = PORT
 
 
 def under_torchrun() -> bool:
@@ -229,8 +231,8 @@ def _open_store(address: str, port: int, listener: int | None, timeout_s: float)
             time.sleep(POLL_S)
     if not stores:
         raise MeetingError(
-            f"what answers at {address}:{port} is not rank 0: another program may have this port. "
-            "Give all ranks another one (--master-port)"
+            f"what answers at {address}:{port} is not rank 0. {taken(port)}Another program may have this port: "
+            "give all ranks another one (--master-port)"
         )
     return stores[0]
 

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+import labkit
+from labkit import launch as launching
+from labkit import todo
 from labkit.base import lab as base_lab
-from labkit.base.lab import lab, outside
+from labkit.base.lab import check_own, lab, outside
+from labkit.check import check
+from labkit.course import doctor
 
 
 @pytest.fixture
@@ -49,3 +60,47 @@ def test_variables_say_where_figures_and_answers_are_kept(folder, tmp_path, monk
     for name in ("figures", "answers"):
         monkeypatch.setenv(f"LABKIT_{name.upper()}", str(tmp_path / name))
     assert (lab().figures, lab().answers) == (tmp_path / "figures", tmp_path / "answers")
+
+
+@pytest.fixture
+def own(folder, monkeypatch):
+    """The labkit of a lab from whose notebooks another one is imported."""
+    (folder / "labkit").mkdir()
+    (folder / "labkit/__init__.py").touch()
+    monkeypatch.chdir(folder / "notebooks")
+    return folder / "labkit"
+
+
+def test_where_the_labs_own_labkit_is_not_the_imported_one_all_that_would_use_it_refuses_with_both_paths(own):
+    extensions = [functools.partial(module.load_ipython_extension, None) for module in (labkit, launching, todo)]
+    for use in (check_own, lambda: launching.launch(int), lambda: check("dp.1"), *extensions):
+        with pytest.raises(ImportError, match=re.escape(str(own))) as refused:
+            use()
+        assert str(base_lab.PACKAGE) in str(refused.value) and f"sys.path.insert(0, {str(own.parent)!r})" in str(
+            refused.value
+        )
+    fault = doctor._other_labkit()[0]
+    assert fault.status == doctor.FAULT and str(own) in fault.found and "PYTHONPATH" in fault.advice
+
+
+def test_a_lab_that_is_reached_by_a_link_has_its_own_labkit(own, tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to(own)
+    monkeypatch.setattr(base_lab, "PACKAGE", tmp_path / "link")
+    check_own()
+
+
+COMMANDS = [[str(Path(sys.executable).with_name("labkit")), "check", "dp.1"]]
+COMMANDS += [[sys.executable, "-m", f"labkit.{name}", "a word"] for name in ("train", "dp")]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words[-2:]))
+def test_a_command_starts_again_with_the_labs_own_labkit_and_says_so(command, own):
+    for name in ("__init__", "cli", "train", "dp"):
+        (own / f"{name}.py").write_text("import sys\ndef main(): print('own', __name__, sys.argv[1:])\n")
+        if name in ("train", "dp"):
+            (own / f"{name}.py").open("a").write("main()\n")
+    done = subprocess.run(command, capture_output=True, text=True, cwd=own.parent / "notebooks")
+    module = "labkit.cli" if command[-1] == "dp.1" else "__main__"
+    assert done.stdout.splitlines()[-1] == f"own {module} {command[-1:] if module == '__main__' else command[1:]}"
+    (said,) = done.stderr.splitlines()
+    assert f"using {own}, which is this lab's own, not {Path(labkit.__path__[0])}" in said

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
+import to_do
 import torch
 
 from labkit.check import CheckResult, Claim, check, failure, harness, observer, plain, record
@@ -175,6 +176,7 @@ def test_a_result_shows_the_claims_that_hold_and_what_is_wrong_with_the_one_that
     assert "a &lt; b" in page and "x &gt; y<br>z" in page and "dp.1 is not right yet" in page
 
 
+@to_do.task("pipe.2")
 def test_nothing_is_tried_after_the_first_claim_that_does_not_hold(answer):
     answer("def clock_cycles(m, n):\n    assert n == 3, 'only the first case'\n    yield 1\n", "pipe.py")
     (claim,) = check("pipe.2").claims

@@ -18,9 +18,16 @@ def unfilled(answer):
     answer("from labkit.todo import TodoError\n\ndef assign_buckets():\n    raise TodoError('dp.6')\n", whole=True)
 
 
-def test_each_of_a_tasks_three_hints_says_more_than_the_one_before_in_at_most_three_sentences_and_is_no_code():
-    for hints in HINTS.values():
-        assert sorted(hints, key=len) == list(hints) and len(hints) == 3
+@pytest.mark.parametrize(
+    ("hints", "lengths"),
+    [(["a", "ab"], "1, 2"), (["a", "ab", "abc", "abcd"], "1, 2, 3, 4"), (["a", "abcd", "abc"], "1, 4, 3"), ("", "")],
+)
+def test_a_task_has_three_hints_each_longer_than_the_last_or_is_refused_with_their_lengths(hints, lengths):
+    with pytest.raises(ValueError, match=f"^the hints for f have {lengths} characters, expected 3 hints, each longer"):
+        harness.Task(writes="f", minutes=1, points=1, notebooks="00", hints=hints)
+
+
+def test_a_hint_has_at_most_three_sentences_and_is_no_code():
     for hint in itertools.chain(*HINTS.values()):
         assert 1 <= len(re.findall(r"[.?](?= |$)", hint)) <= 3, hint
         assert not re.search(r"[`=\[\]{}]|\w\(|  |\bfor \w+ in\b.*:$", hint), hint

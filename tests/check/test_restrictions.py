@@ -71,6 +71,12 @@ def split_module(modules):
     ]
 
 
+def test_torchs_own_tensor_parallelism_is_no_answer_to_shard_3():
+    line = "from torch.distributed.tensor.parallel import parallelize_module\n"
+    name = "torch.distributed.tensor.parallel.parallelize_module"
+    assert found(line, file="labkit/shard.py") == [f"labkit/shard.py, line 1: {name} is"]
+
+
 @pytest.mark.parametrize(
     ("line", "name"),
     [

@@ -1,7 +1,9 @@
 """What the two assignments ask for: figures of runs that can be compared, and programs that run."""
 
+import gzip
 import json
 import os
+import re
 import runpy
 import shlex
 import zipfile
@@ -290,3 +292,16 @@ def test_the_program_of_each_task_trains_in_its_way(folder, sync, monkeypatch):
     monkeypatch.setattr("sys.argv", ["run_glue.py", "--do_train"])
     runpy.run_path(str(ROOT / f"labkit/course/layouts/cos598d/{folder}/run_glue.py"), run_name="__main__")
     assert given == [["glue", "--sync", sync, "--do_train"]]
+
+
+@pytest.mark.slow
+def test_the_program_of_task_4_keeps_a_trace_of_three_steps_and_prints_what_of_them_is_communication(tmp_path):
+    flags = ["--sync", "ddp", "--data_dir", "shipped", "--model_name_or_path", "auto", "--do_train", "--limit", "384"]
+    done = warm_python.run(assignments.TASK_4, *flags, "--world_size", "1", "--local_rank", "0", folder=tmp_path)
+    assert re.search(r"communication, %.*\n.*\n1 .*\n2 .*\n3 ", done.stdout), done.stderr
+    trace = json.loads(gzip.decompress((tmp_path / assignments.TRACES / "ddp_0.json.gz").read_bytes()))
+    steps = {event["name"] for event in trace["traceEvents"] if event.get("name", "").startswith("ProfilerStep#")}
+    assert steps == {"ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"}
+    archive = Archive(tmp_path)
+    assignments.LAYOUTS["cos568"].add(archive)
+    assert {"task4/ddp_0.json.gz", "task4/run_glue.py"} <= archive.files.keys()

@@ -94,7 +94,7 @@ def test_guesses_that_do_not_count_are_named_first_and_leave_the_others(lab, cap
     (lab / "handed_in/broken.zip").write_bytes(b"no archive")
     assert cli.main(["guesses", "handed_in", "--out", "handed_in/guesses.html"]) == 1
     said = capsys.readouterr().out
-    assert "- broken.zip cannot be read as a zip archive" in said
+    assert "- broken.zip cannot be read as an archive" in said
     assert "- none.zip has no guesses: labkit submit --with-guesses packs them" in said
     assert "old.zip: another edition asked later, so" in said
     assert "forged.zip: another edition asked all of its questions" in said

@@ -1,6 +1,7 @@
 """The doctor says of each thing whether it is ok, and hides what differs between machines."""
 
 import math
+import os
 import re
 import shutil
 from collections import namedtuple
@@ -82,14 +83,18 @@ def test_too_little_of_something_is_a_warning_or_a_fault(look, there, status, fo
     monkeypatch.setattr(machine, "cpu_quota", lambda: has["quota"])
     monkeypatch.setattr(doctor_module.hub, "reachable", lambda: has["hub"])
     monkeypatch.setattr(torch, "__version__", has["torch"])
+    monkeypatch.setattr(torch.version, "cuda", None)
     assert (look().status, look().found) == (status, found)
 
 
-def answers(monkeypatch, *gpus):
-    """Have the driver answer with these lines, one for each GPU that torch can use."""
+def answers(monkeypatch, tmp_path, *gpus, in_use="4 MiB"):
+    """Have nvidia-smi answer with these, one for each GPU that torch can use."""
+    lines = "".join(f"{index}, {in_use}, {gpu}\n" for index, gpu in enumerate(gpus))
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\ncat << 'END'\n{lines}END\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(machine, "usable_gpus", lambda: len(gpus))
     monkeypatch.setattr(machine, "has_gpu_driver", lambda: True)
-    monkeypatch.setattr(doctor_module, "_ask_driver", lambda: sorted(set(gpus)))
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
 
@@ -98,21 +103,24 @@ H100 = "NVIDIA H100 80GB HBM3, 81559 MiB, 550.54.15, {}"
 
 
 @pytest.mark.parametrize(("mode", "status"), [("Default", OK), ("Exclusive_Process", WARNING), ("Prohibited", WARNING)])
-def test_a_mode_that_keeps_processes_off_a_gpu_is_a_warning_that_says_how_to_change_it(monkeypatch, mode, status):
-    answers(monkeypatch, *[H100.format(mode)] * 2)
+def test_gpus_have_their_memory_in_use_and_a_mode_that_keeps_processes_off_is_a_warning(
+    monkeypatch, tmp_path, mode, status
+):
+    answers(monkeypatch, tmp_path, *[H100.format(mode)] * 2, in_use="71203 MiB")
     fact = doctor_module._gpus()
-    assert (fact.status, fact.found) == (status, f"2: {H100.format(mode)}")
+    now = "memory in use now: GPU 0 71203 MiB, GPU 1 71203 MiB"
+    assert (fact.status, fact.found) == (status, f"2: {H100.format(mode)}; {now}")
     assert ("nvidia-smi -c 0" in fact.advice) == (status == WARNING)
 
 
 @pytest.mark.parametrize(("hangs", "told"), [(False, "works"), (True, "fails (no answer in 20 s)")])
-def test_two_gpus_try_an_all_reduce(monkeypatch, hangs, told):
+def test_two_gpus_try_an_all_reduce(monkeypatch, tmp_path, hangs, told):
     def play(fn, world_size, backend, timeout_s):
         assert (world_size, backend) == (2, "nccl")
         if hangs:
             raise LaunchTimeout(timeout_s, {})
 
-    answers(monkeypatch, *[H100.format("Default")] * 2)
+    answers(monkeypatch, tmp_path, *[H100.format("Default")] * 2)
     monkeypatch.setattr("labkit.launch.launch", play)
     fact = doctor().facts[3]
     assert (fact.status, fact.found) == (FAULT if hangs else OK, f"2.28.9, an all_reduce of two ranks {told}")

@@ -1,29 +1,35 @@
 ### INSTRUCTORS ONLY: this file hands in answers, so it is not in the student edition
 """Archives judged in a copy of the lab, and a folder of them graded: no answer touches another."""
 
+import codecs
 import contextlib
 import csv
-import datetime
+import fcntl
+import io
 import os
 import re
 import signal
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
+import nbformat
 import psutil
 import pytest
 import warm_python
+from nbformat.v4 import new_markdown_cell, new_notebook
 
 from labkit import cli
+from labkit.base.course import Course, Part
 from labkit.base.lab import PACKAGE
-from labkit.check import CheckResult, record
-from labkit.course import grading
+from labkit.check import CheckResult, record, restrictions
+from labkit.course import archive, grading
 from labkit.course.archive import STUDENT_FILES
-from labkit.course.grading import grade_folder
+from labkit.course.grading import Request, grade_folder
 from labkit.course.judge import Judge, judge_in_copy
-from labkit.course.points import Grade, Points, late_days
 
 ROOT = Path(__file__).parents[2]
 RIGHT = {name: (ROOT / name).read_bytes() for name in STUDENT_FILES}
@@ -109,64 +115,36 @@ def test_a_mistake_costs_the_points_of_its_own_task_alone(one_judge):
     assert seventh.passed
 
 
-# --- points ---------------------------------------------------------------------------------------
-
-DUE = datetime.datetime(2027, 3, 1, 12, tzinfo=datetime.UTC)
-
-
-@pytest.mark.parametrize(
-    ("packed", "days", "total"),
-    [
-        ("2027-03-01T12:00:00+00:00", 0, 10.0),
-        ("2027-03-02T14:00:00+02:00", 1, 10.0),
-        ("2027-03-03T12:00:01+00:00", 3, 6.0),
-        ("2027-06-01T12:00:00+00:00", 92, 0.0),
-        ("whenever", 0, 10.0),
-    ],
-)
-def test_late_days_beyond_the_free_ones_cost_their_fraction_of_the_points(packed, days, total):
-    table = Points({"dp.1": 10}, DUE, free_days=1, per_day=0.2)
-    held = CheckResult("dp.1", tuple(record("dp.1").claims))
-    assert late_days(packed, table) == days
-    assert Grade("ada", packed=packed, results=[held]).total(table) == total
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("[points", "is not TOML"),
-        ('[points]\n"dp.99" = 1', "there is no task 'dp.99'"),
-        ('[points]\n"dp.1" = -1', "dp.1 is worth -1"),
-        ('[points]\n"dp.1" = 1\n[late]\ndue = "tomorrow"', "due is 'tomorrow'"),
-        ('[points]\n"dp.1" = 1\n[late]\nper_day = 10', "per_day as a fraction"),
-    ],
-)
-def test_a_table_of_points_that_cannot_be_used_is_refused_with_its_place(text, says, tmp_path, capsys):
-    (tmp_path / "mine.toml").write_text(text)
-    assert cli.main(["grade", str(tmp_path), "--points", str(tmp_path / "mine.toml")]) == 2
-    assert re.search(f"^labkit grade: .*mine.toml.*{says}", capsys.readouterr().err)
-
-
 # --- a folder of archives -------------------------------------------------------------------------
 
 
-TABLE = Points({"dp.6": 10, "pipe.2": 10})
+TAUGHT = Course("Buckets", (Part("One", (), {"dp.6": 10, "pipe.2": 10}),))
+
+
+def grade(folder: Path, **options) -> tuple[bool, list[str]]:
+    """Whether all could be graded, and what was said."""
+    said = list[str]()
+    return grade_folder(Request(folder, **{"course": TAUGHT, "out": folder / "grades", **options}), said.append), said
 
 
 @pytest.fixture
 def judged_names(monkeypatch) -> list[str]:
     """What was judged, by the first line of each dp.py; nothing is started for it.
 
-    One that begins with "# wrong" fails in dp.6, with "# refused" cannot be judged on this machine.
+    One that begins with "# wrong" fails in dp.6, with "# refused" cannot be judged on this machine,
+    with "# todo" is unfilled.
     """
     names = []
 
     def fake(files, tasks, judge):
-        first = files["labkit/dp.py"].decode().splitlines()[0]
+        first = files["labkit/dp.py"].decode(errors="replace").splitlines()[0]
         names.append(first)
         if "refused" in first:
             raise RuntimeError("no process for it")
         for task in tasks:
+            if "todo" in first and task == "dp.6":
+                yield CheckResult(task, todo="TODO dp.6: labkit/dp.py, line 42")
+                continue
             wrong = "wrong" in first and task == "dp.6"
             *others, last = record(task).claims
             last = replace(last, wrong="<b>\ud800\nand more" if wrong else None)  # an answer may raise any text
@@ -179,7 +157,7 @@ def judged_names(monkeypatch) -> list[str]:
 
 def put(folder: Path, name: str, first_line: str = "# right") -> None:
     with zipfile.ZipFile(folder / f"{name}.zip", "w") as file:
-        file.writestr("labkit/dp.py", f"{first_line} of {name}\n")
+        file.writestr("labkit/dp.py", os.fsencode(f"{first_line} of {name}\n"))
 
 
 def rows(folder: Path) -> dict[tuple[str, str], dict[str, str]]:
@@ -194,68 +172,204 @@ def test_one_broken_empty_or_huge_archive_never_touches_the_rest(tmp_path, judge
     (tmp_path / "broken.zip").write_bytes((tmp_path / "ada.zip").read_bytes()[:-30])
     with zipfile.ZipFile(tmp_path / "huge.zip", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("labkit/dp.py", bytes(300 << 20))
-    (tmp_path / "gone.zip").symlink_to(tmp_path / "nowhere")  # is no file, so it is none of the class
+    (tmp_path / "gone.zip").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop.zip").symlink_to(tmp_path / "loop.zip")
+    (tmp_path / "folder.zip").mkdir()
+    os.mkfifo(tmp_path / "pipe.zip")  # whoever opens it waits for ever
+    put(tmp_path, "crc")
+    content = (tmp_path / "crc.zip").read_bytes()
+    (tmp_path / "crc.zip").write_bytes(content.replace(b"# right of crc", b"# wrong of crc"))
     (tmp_path / "note.txt").write_text("")
     (tmp_path / "._ada.zip").write_bytes(b"")  # as macOS leaves it
-    said = []
-    assert grade_folder(tmp_path, TABLE, tmp_path / "grades", 2, say=said.append)
-    assert "left out, because they are not .zip: note.txt" in said
+    complete, said = grade(tmp_path, jobs=2)
+    assert complete and "left out, because they are not .zip, .tar.gz or .tgz: note.txt" in said
     found = rows(tmp_path / "grades")
     assert {name: row["points"] for (name, task), row in found.items() if task == "total"} == {
-        **{"ada": "20", "bob": "16.67", "empty": "0", "broken": "0", "huge": "0"}
+        **{"ada": "20", "bob": "16.67"},
+        **dict.fromkeys(("empty", "broken", "huge", "gone", "loop", "folder", "pipe", "crc"), "0"),
     }
     assert found["bob", "dp.6"]["claims"] == "2/3" and found["bob", "dp.6"]["first_finding"].endswith(
         "as it is: <b>\\ud800"
     )
     assert found["bob", "total"]["seconds"] == "3"
-    assert "more than 1,048,576 bytes" in found["huge", "total"]["first_finding"]
+    for name, says in [
+        ("huge", "more than 1,048,576 bytes"),
+        ("gone", "No such file"),
+        ("folder", "has no labkit/dp.py"),
+    ]:
+        assert says in found[name, "total"]["first_finding"]
+    assert "Bad CRC-32" in found["crc", "total"]["first_finding"]
+    assert "it is no file" in found["pipe", "total"]["first_finding"]
     assert str(tmp_path) not in (tmp_path / "grades/grades.csv").read_text()
+
+
+ODD = {  # what a student may call an archive, and the name of its row
+    "J\udcfcrgen": "J\\xfcrgen",  # in Latin-1
+    "J\\xfcrgen": "J\\\\xfcrgen",
+    'a, "b"\n;c': 'a, "b"\\n;c',
+    "=1+1": "'=1+1",
+    "🎓": "🎓",
+    "x" * 251: "x" * 251,
+    "é" * 124: "é" * 124,
+    "alice": "alice.zip",
+    "Alice": "Alice.zip",
+    "bob.zip": "bob.zip",
+}
+
+
+def test_each_archive_has_its_row_whatever_it_is_called_and_nothing_is_overwritten(tmp_path, judged_names):
+    for name in ODD:
+        put(tmp_path, name)
+    (tmp_path / "alice.ZIP").write_bytes(b"")
+    assert grade(tmp_path)[0]
+    names = sorted(name for name, task in rows(tmp_path / "grades") if task == "total")
+    assert names == sorted([*ODD.values(), "alice.ZIP"])
+    for kind in ("results/*.json", "students/*.md"):
+        assert len(list((tmp_path / "grades").glob(kind))) == len(ODD) + 1
+    _, said = grade(tmp_path)
+    assert said[0] == f"{len(ODD) + 1} of {len(ODD) + 1} are graded already" and len(judged_names) == len(ODD)
 
 
 def test_what_is_graded_is_not_graded_again_unless_its_archive_changes(tmp_path, judged_names):
     for name in ("ada", "bob"):
         put(tmp_path, name)
-    grade_folder(tmp_path, TABLE, tmp_path / "out", say=lambda _: None)
+    grade(tmp_path)
     assert sorted(judged_names) == ["# right of ada", "# right of bob"]
     put(tmp_path, "bob", "# wrong")
-    said = []
-    grade_folder(tmp_path, TABLE._replace(of={"dp.6": 30, "pipe.2": 10}), tmp_path / "out", say=said.append)
+    _, said = grade(tmp_path, course=TAUGHT._replace(parts=(Part("One", (), {"dp.6": 30, "pipe.2": 10}),)))
     assert judged_names[2:] == ["# wrong of bob"] and said[0] == "1 of 2 are graded already"
-    seed = int((tmp_path / "out/results/seed").read_text())
+    seed = int((tmp_path / "grades/results/seed").read_text())
     assert said[1].startswith(f"cases are drawn with seed={seed}, for all alike")
-    assert rows(tmp_path / "out")["ada", "total"]["points"] == "40"  # points are counted anew
-    (tmp_path / "out/results/ada.json").write_text("half of")
-    grade_folder(tmp_path, TABLE, tmp_path / "out", say=said.append)
+    assert rows(tmp_path / "grades")["ada", "total"]["points"] == "40"  # points are counted anew
+    (tmp_path / "grades/results/ada.json").write_text("half of")
+    grade(tmp_path)
     assert judged_names[3:] == ["# right of ada"]
+    grade(tmp_path, only="bob")
+    assert judged_names[4:] == ["# wrong of bob"] and ("ada", "total") in rows(tmp_path / "grades")
+    with pytest.raises(ValueError, match="--only eve: nobody has this name, expected one of: ada, bob"):
+        grade(tmp_path, only="eve")
 
 
 def test_a_fault_of_this_machine_costs_no_student_points_and_is_tried_again(tmp_path, judged_names):
     put(tmp_path, "ada", "# refused")
     put(tmp_path, "bob")
-    said = []
-    assert not grade_folder(tmp_path, TABLE, tmp_path / "out", say=said.append)
-    assert "ada.zip could not be graded, so run this again: no process for it" in said
-    assert {name for name, _ in rows(tmp_path / "out")} == {"bob"}
-    grade_folder(tmp_path, TABLE, tmp_path / "out", say=said.append)
+    complete, said = grade(tmp_path)
+    assert not complete and "ada could not be graded, so run this again: no process for it" in said
+    assert {name for name, _ in rows(tmp_path / "grades")} == {"bob"}
+    grade(tmp_path)
     assert judged_names.count("# refused of ada") == 2 and judged_names.count("# right of bob") == 1
 
 
-# --- the pages ------------------------------------------------------------------------------------
+# --- what an LMS downloads ------------------------------------------------------------------------
 
 
-def test_the_class_page_says_how_often_each_claim_failed_and_links_each_students(tmp_path, judged_names):
-    for name in ("ada", "bob & co", "<i>eve"):
-        put(tmp_path, name, "# right" if name == "ada" else "# wrong")
-    grade_folder(tmp_path, TABLE, tmp_path / "out", say=lambda _: None)
-    page = (tmp_path / "out/index.html").read_text()
-    assert f'<th>dp.6</th><td>2</td><td></td><td class="text">{record("dp.6").claims[-1].text}</td>' in page
-    links = re.findall(r'href="([^"]+)"', page)
-    assert len(links) == 3
-    students_pages = {path.name: path.read_text() for path in (tmp_path / "out/students").iterdir()}
-    assert "bob%20%26%20co.html" in " ".join(links) and "bob & co.html" in students_pages
-    eve = students_pages["<i>eve.html"]
-    assert "<h1>&lt;i&gt;eve</h1>" in eve and "<pre>&lt;b&gt;\\ud800" in eve and "<b>" not in eve
-    assert "16.67 of 20 points" in eve
+def tar_of(folder: Path, name: str, files: dict[str, bytes]) -> Path:
+    with tarfile.open(folder / name, "w:gz") as tar:
+        for file, content in files.items():
+            info = tarfile.TarInfo(file)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return folder / name
+
+
+def test_names_come_from_the_lms_and_students_of_one_name_have_rows_of_their_own(tmp_path, judged_names):
+    moodle = {
+        "Ada Lovelace_12_assignsubmission_file",
+        "Jürgen, O'Neil_13_assignsubmission_file_",
+        "Eve_14_assignsubmission_file",
+    }
+    for folder in moodle:
+        (tmp_path / folder).mkdir()
+    for folder in sorted(moodle)[:1]:
+        put(tmp_path / folder, "submission")
+    (tmp_path / "Jürgen, O'Neil_13_assignsubmission_file_" / "dp.py").write_text("# right, and alone\n")
+    for name in (
+        "turingalan_LATE_5_6_submission-1",
+        "turingalan_7_8_submission",
+        "Bob_15_assignsubmission_file_my work",
+    ):
+        put(tmp_path, name)
+    tar_of(tmp_path, "hopper_9_10_submission.tar.gz", {"./lab/labkit/dp.py": b"# right, in a tar file\n"})
+    (tmp_path / "notes").mkdir()
+    _, said = grade(tmp_path)
+    assert said[0] == "left out, because they are not .zip, .tar.gz or .tgz: notes"
+    found = {name: row for (name, task), row in rows(tmp_path / "grades").items() if task == "total"}
+    alans = {f"turingalan_{each}.zip" for each in ("LATE_5_6_submission-1", "7_8_submission")}
+    assert {*found} == {"Ada Lovelace", "Jürgen, O'Neil", "Eve", "Bob", "hopper", *alans}
+    assert found["Eve"]["first_finding"].endswith(
+        "has no labkit/dp.py and no labkit/pipe.py: expected an archive from labkit submit"
+    )
+    assert {row["points"] for name, row in found.items() if name != "Eve"} == {"20"}
+
+
+def test_a_tar_file_that_unpacks_without_end_or_leads_elsewhere_is_an_error_in_its_row(
+    tmp_path, judged_names, monkeypatch
+):
+    monkeypatch.setattr(archive, "MAX_UNPACKED_BYTES", 10_000_000)
+    tar_of(tmp_path, "bomb.tgz", {"runs/x.json": bytes(30 << 20), "labkit/dp.py": b"#\n"})
+    with tarfile.open(tmp_path / "link.tgz", "w:gz") as tar:
+        info = tarfile.TarInfo("labkit/dp.py")
+        info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(info)
+    grade(tmp_path)
+    assert "more than 10 MB unpacked" in rows(tmp_path / "grades")["bomb", "total"]["first_finding"]
+    assert "has no labkit/dp.py" in rows(tmp_path / "grades")["link", "total"]["first_finding"] and not judged_names
+
+
+# --- what it writes -------------------------------------------------------------------------------
+
+
+def test_a_students_page_has_findings_written_answers_and_links_to_report_and_code(tmp_path, judged_names):
+    answers = new_notebook(
+        cells=[
+            new_markdown_cell("**Why?**", metadata={"tags": ["question"]}),
+            new_markdown_cell("Because.\n\n# Of bytes", metadata={"tags": ["answer"]}),
+            new_markdown_cell("**And then?**", metadata={"tags": ["question"]}),
+        ]
+    )
+    with zipfile.ZipFile(tmp_path / "=1+1 & co.zip", "w") as file:
+        file.writestr("labkit/dp.py", "# wrong\nimport numpy\n")
+        file.writestr("notebooks/05_sync.ipynb", nbformat.writes(answers))
+        file.writestr("notebooks/05_sync.html", "no report")
+        file.writestr("notebooks/06_bad.ipynb", "{")
+        file.writestr("report-05.html", "<script>steal()</script>")
+    grade(tmp_path, wide=True)
+    students = tmp_path / "grades" / "students"
+    (page,) = students.glob("*.md")
+    text, folder = page.read_text(), students / page.stem
+    assert "16.67 of 20 points" in text and "    dp.6 is not right yet\n      ✓ " in text
+    assert "> Because.\n> \n> # Of bytes" in text and "> *not answered*" in text
+    assert "- notebooks/06_bad.ipynb cannot be read as a notebook" in text
+    links = {unquote(each) for each in re.findall(r"\(<(.+?)>\)", text)}
+    assert links == {f"{page.stem}/{name}" for name in ("report-05.html", "dp.py")}
+    assert (folder / "dp.py").read_bytes() == b"# wrong\nimport numpy\n"
+    assert re.match(
+        rb"<!DOCTYPE html><meta [^>]+default-src 'none'[^>]+>\s*<script>", (folder / "report-05.html").read_bytes()
+    )
+    wide = (tmp_path / "grades/grades_wide.csv").read_bytes()
+    (row,) = csv.DictReader(io.StringIO(wide.decode("utf-8-sig")))
+    assert wide.startswith(codecs.BOM_UTF8) and row["name"] == "'=1+1 & co" and row["dp.6"] == "6.67"
+    assert "numpy" in row["broken_rules"] or not restrictions.broken("labkit/dp.py", b"import numpy")
+
+
+def test_the_summary_says_what_was_wrong_how_often_and_counts_what_is_still_to_do(tmp_path, judged_names):
+    for name, first in {"ada": "# right", "bob": "# wrong", "eve": "# wrong", "kim": "# todo"}.items():
+        put(tmp_path, name, first)
+    (tmp_path / "lea.zip").write_bytes(b"")
+    _, said = grade(tmp_path)
+    assert "4 archives have 10 to 20 of 20 points: mean 15.8, median 16.67" in "\n".join(said)
+    assert re.search(r"^dp.6 +1 +2 +1 +5.8 of 10", "\n".join(said), re.MULTILINE)
+    assert f"   2 × dp.6: {record('dp.6').claims[-1].text}" in said and said[-1] == "1 could not be read: lea"
+
+
+def test_two_graders_do_not_write_into_one_folder_at_once(tmp_path, judged_names):
+    put(tmp_path, "ada")
+    (tmp_path / "grades/results").mkdir(parents=True)
+    with (tmp_path / "grades/results/.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match=r"another labkit grade writes into .*grades: wait until it has ended"):
+            grade(tmp_path)
+    assert not judged_names and grade(tmp_path)[0]
 
 
 # --- as an instructor does it ---------------------------------------------------------------------
@@ -263,11 +377,11 @@ def test_the_class_page_says_how_often_each_claim_failed_and_links_each_students
 
 @pytest.mark.slow
 def test_ctrl_c_ends_all_processes_and_the_same_command_goes_on(one_judge, tmp_path, capsys, monkeypatch):
-    (tmp_path / "points.toml").write_text('[points]\n"pipe.2" = 10\n')
+    (tmp_path / "one.toml").write_text('title = "One"\n[[parts]]\nname = "I"\ntasks = {"pipe.2" = 10}\n')
     for n in range(3):
         with zipfile.ZipFile(tmp_path / f"student_{n}.zip", "w") as file:
             file.writestr("labkit/pipe.py", RIGHT["labkit/pipe.py"] + f"# {n}\n".encode())
-    command = ["grade", str(tmp_path), "--points", str(tmp_path / "points.toml")]
+    command = ["grade", str(tmp_path), "--course", str(tmp_path / "one.toml")]
     graded = warm_python.Program("-m", "labkit.cli", *command, PYTHONPATH=str(ROOT))
     assert graded.prints("1 of 3", within_s=200)  # of which its judge takes some to start
     started = psutil.Process(graded.process.pid).children(recursive=True)

@@ -15,7 +15,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from labkit import cli
 from labkit.base.formats import as_html
 from labkit.base.widget_output import instead_of_widget
-from labkit.course import chromium
+from labkit.course import chromium, notebooks
 from labkit.course.notebook_html import notebook_html
 from labkit.course.report import UNANSWERED, read_notebook
 
@@ -42,6 +42,11 @@ def text(source, *tags, **more):
     return new_markdown_cell(source, metadata={"tags": list(tags)} if tags else {}, **more)
 
 
+def wrote(source):
+    """A text that the reader has put into the notebook; all others are the lab's own."""
+    return new_markdown_cell(source, id=f"mine-{hash(source) % 10**9}")
+
+
 def printed(words):
     return new_output("stream", name="stdout", text=words)
 
@@ -57,7 +62,7 @@ def good_cells():
         text("## Questions"),
         text("**Why?** See `a < b`.", "question"),
         text(f"{UNANSWERED}\n\nBecause <b onclick=steal()>of</b> *bytes*.", "answer"),
-        text("And of latency."),
+        wrote("And of latency."),
         text("**And then?**", "question"),
         text(UNANSWERED, "answer"),
         text("## The end\n\nNot for the report."),
@@ -70,6 +75,9 @@ def lab(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def write(cells, name="03_sync"):
+        taken = set()
+        for cell in cells:
+            cell.id = cell.id if cell.id.startswith("mine") else notebooks._id_of(cell.source, taken)
         nbformat.write(new_notebook(cells=cells), tmp_path / "notebooks" / f"{name}.ipynb")
         return tmp_path
 
@@ -157,6 +165,31 @@ def test_the_report_has_title_question_tables_pictures_sources_and_answers_in_or
     assert "Not answered yet: 1 of 2 questions." in capsys.readouterr().out
 
 
+FENCED = "Second paragraph:\n\n```python\n# a comment\nx = 1\n```\n\nThird."
+LONG_ANSWER = [
+    text(f"{UNANSWERED}\n\n# What I *found*\n\nFirst paragraph.", "answer"),
+    wrote(FENCED),
+    wrote("## My derivation\n\nFourth."),
+    new_code_cell("6 * 7", outputs=[printed("42")], execution_count=1, id="mine-6"),
+    wrote("Fifth."),
+]
+
+
+def test_whatever_a_reader_wrote_is_in_the_report_once_and_in_order(lab):
+    question, *after = [
+        text("**Why?**", "question"),
+        text("## The end\n\n```sh\n# none of theirs\n```"),
+        code("last()"),
+    ]
+    page = report_of(lab, [text("# 03"), wrote("By Ada."), question, *LONG_ANSWER, *after])
+    words = words_of(page)
+    parts = ["By Ada.", "Why?", "What I found", "First", "Second", "# a comment", "x = 1", "Third.", "My derivation"]
+    places = [words.index(part) for part in [*parts, "Fourth.", "6 * 7", "42", "Fifth.", "The end", "last ()"]]
+    assert places == sorted(places)
+    assert [each.get_text() for each in page.find_all(["h1", "h2"])].count("My derivation") == 1
+    assert "none of theirs" not in words and len(page.select(".celltag_answer h2")) == 1
+
+
 STEAL = "document.title='stolen'"
 SCRIPT, HANDLER = f"<script>{STEAL}</script>", f'<img src="data:," onerror="{STEAL}">'
 SVG = f'<svg xmlns="http://www.w3.org/2000/svg" onload="{STEAL}">{SCRIPT}</svg>'
@@ -188,6 +221,17 @@ def hostile_cells():
     texts = [text(f"# {SCRIPT} Title\n\nWhy {HANDLER}?"), text(SCRIPT + HANDLER + far, "report", quit_tag)]
     texts += [text("\n\n".join([*links, "![far](https://example.org/x.png)"]), "report"), raw]
     return [*texts, *(code(f"# {SCRIPT}", output, tags=("report", "raises-exception")) for output in outputs)]
+
+
+def test_a_picture_of_a_text_comes_along_and_one_that_is_missing_ends_nothing(lab):
+    attached = {"mine.png": {"image/png": base64.b64encode(PNG).decode()}}
+    pictures = "![one](one.png) ![two](attachment:mine.png) ![three](attachment:gone.png) ![four](gone.png)"
+    folder = lab([])
+    (folder / "notebooks" / "one.png").write_bytes(PNG)
+    page = report_of(lab, [text("# 03"), text(pictures, "report", attachments=attached)])
+    found = {each["alt"]: each.get("src", "").partition(",")[2] for each in page.find_all("img")}
+    content = base64.b64encode(PNG).decode()
+    assert found == {"one": content, "two": content, "three": "", "four": ""}
 
 
 def pages_of(lab, cells) -> list[Path]:

@@ -1,19 +1,21 @@
 """The student edition has every file, no solution, and says what to do where one stood."""
 
-import builtins
 import json
-import keyword
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
 import warm_python
+import yaml
 from nbformat.v4 import new_code_cell, new_notebook
 
+from labkit.base.words import words
 from labkit.course import notebooks, student
 from labkit.course.student import MarkerError, write_student_edition
 from labkit.todo import TASKS, task_file
@@ -73,11 +75,12 @@ def notebook(*cells: dict) -> str:
 def repository(tmp_path):
     """A small repository: a student file, a notebook, a link, and what instructors keep."""
     root = tmp_path / "repository"
-    for folder in ("labkit", "notebooks", ".ci", "__pycache__", ".venv/bin"):
+    for folder in ("labkit", "notebooks", ".ci", ".github/workflows", "__pycache__", ".venv/bin"):
         (root / folder).mkdir(parents=True)
     (root / "labkit/dp.py").write_text(SOURCE)
     (root / "notebooks/00.ipynb").write_text(notebook(cell("1 + 1")))
     (root / "notebooks/guesses.json").write_text('{"hidden": {"guess": 0.5, "answer": 0.7}}')
+    (root / ".github/workflows/tests.yml").write_text("name: tests\n")
     (root / ".ci/run").write_text("#!/bin/sh\n")
     (root / ".ci/run").chmod(0o755)
     (root / "data.bin").write_bytes(bytes(range(256)))
@@ -105,11 +108,11 @@ def files(folder: Path) -> set[str]:
 def test_a_solution_becomes_a_todo_error_what_is_for_instructors_stays_and_all_else_is_copied_as_it_is(repository):
     target = repository.parent / "edition"
     target.mkdir()  # an empty directory is taken
-    assert write_student_edition(target, repository) == ["dp.1"]
+    assert write_student_edition(target, repository) == (["dp.1"], [], {})
     assert (target / "labkit/dp.py").read_text() == STUDENT
-    assert (target / "README.md").read_text() == "For all.\n\nFor all again.\n"
+    assert (target / "README.md").read_text().endswith(" |\n\nFor all.\n\nFor all again.\n")  # below the plan
     copied = {"labkit/dp.py", "notebooks/00.ipynb", ".ci/run", "data.bin", "link", "README.md"}
-    assert files(target) == {*copied, "AGENTS.md"}
+    assert files(target) == {*copied, *ITS_OWN}
     assert (target / "data.bin").read_bytes() == bytes(range(256))
     assert (target / ".ci/run").stat().st_mode & 0o777 == 0o755
     assert (target / "link").is_symlink()
@@ -165,6 +168,34 @@ def test_a_notebook_has_no_outputs_and_a_todo_where_a_solution_stood_and_all_els
     assert json.loads((edition(repository) / "notebooks/00.ipynb").read_text()) == json.loads(notebook(text, *unrun))
 
 
+PAGES = {  # a page, and what is said of it
+    "never ends": ("a\n<!-- INSTRUCTORS ONLY -->\nb", "line 2: .*never ends"),
+    "ends without a beginning": ("a\n<!-- END -->", "line 2: .*expected '<!-- INSTRUCTORS ONLY -->'"),
+    "begins twice": ("a\n" + "<!-- INSTRUCTORS ONLY -->\n" * 2, "line 3: .*expected '<!-- END -->'"),
+    "in small letters": ("a <!-- instructors only --> b", "line 1: .*expected '<!-- INSTRUCTORS ONLY -->'"),
+}
+
+
+@pytest.mark.parametrize("mistake", PAGES)
+def test_a_page_whose_part_for_instructors_has_no_end_is_an_error_not_a_leak(mistake, repository):
+    text, says = PAGES[mistake]
+    (repository / "page.md").write_text(text)
+    with pytest.raises(MarkerError, match=rf"page\.md.*{says}"):
+        edition(repository)
+    assert not (repository.parent / "edition").exists()
+
+
+ITS_OWN = {"AGENTS.md", ".github/workflows/check.yml"}
+
+
+def test_the_editions_workflow_is_one_job_on_one_python_that_runs_the_check(repository):
+    workflow = yaml.safe_load((edition(repository) / ".github/workflows/check.yml").read_text())
+    (job,) = workflow["jobs"].values()
+    assert "strategy" not in job and [step["run"] for step in job["steps"] if "run" in step][1:] == ["labkit check"]
+    extras = re.findall(r"\.\[(.*?)\]", job["steps"][2]["run"])
+    assert extras == ["train"]  # pipe.4's check runs transformers' GPT-2; nothing draws
+
+
 WRITTEN_BY_NOTEBOOKS = [
     "figures/pp_training_time.png",
     ".labkit/guesses.json",
@@ -180,7 +211,7 @@ def test_with_git_only_tracked_files_go_along_and_git_ignores_what_notebooks_wri
     for command in (["init", "-q"], ["add", "labkit", "notebooks", ".gitignore"]):
         subprocess.run(["git", "-C", repository, *command], check=True)
     target = edition(repository)
-    assert files(target) == {"labkit/dp.py", "notebooks/00.ipynb", ".gitignore", "AGENTS.md"}
+    assert files(target) == {"labkit/dp.py", "notebooks/00.ipynb", ".gitignore", *ITS_OWN}
     subprocess.run(["git", "init", "-q", target], check=True)
     assert ignored(target) == WRITTEN_BY_NOTEBOOKS
     assert ignored(repository) == WRITTEN_BY_NOTEBOOKS[1:]
@@ -201,62 +232,6 @@ def real_edition(tmp_path_factory):
     folder = tmp_path_factory.mktemp("course") / "edition"
     write_student_edition(folder)
     return folder
-
-
-MIN_LETTERS = 30  # of what is long enough to be a solution's, and nobody else's
-OBJECTS = "x:list[x]=[None]*x.get_world_size()"  # what all_gather_object fills
-IDIOMS = {("x,x=x.get_rank(),x.get_world_size()",), (OBJECTS,), (OBJECTS, "x.all_gather_object(x,x)")}
-
-
-def normalised(lines: Sequence[str]) -> list[str]:
-    """Return lines without comments and spaces, without the marks of a diff, a quotation or a
-    comment before them, and with ``x`` for each name."""
-    known = {*keyword.kwlist, *dir(builtins)}
-    code = [re.sub(r"\s#.*$", "", re.sub(r'^[\s+>#`"-]+', "", line)) for line in lines]
-    code = [re.sub(r"(?<![.\w])[A-Za-z_]\w*", lambda name: name[0] if name[0] in known else "x", line) for line in code]
-    return [line for line in (re.sub(r"\s", "", line) for line in code) if line]
-
-
-def pieces(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield what tells code: long lines, and pairs of lines with at most one between them."""
-    for i, line in enumerate(lines):
-        for piece in [(line,), *((line, after) for after in lines[i + 1 : i + 3])]:
-            if sum(map(len, piece)) >= MIN_LETTERS and piece not in IDIOMS:
-                yield piece
-
-
-def solutions() -> dict[tuple[str, ...], str]:
-    found = {}
-    for name in STUDENT_FILES:
-        lines = (ROOT / name).read_text().split("\n")
-        for region in student.regions(lines, name):
-            solution = normalised(lines[region.start : region.end])
-            pieces_of_it = list(pieces(solution)) if len(solution) > 1 else [tuple(solution)]
-            assert pieces_of_it, f"{region.task}: nothing in it can be told from other code"
-            found |= dict.fromkeys(pieces_of_it, region.task)
-    return found
-
-
-def texts(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    for file in sorted(folder.rglob("*")):
-        if file.suffix == ".ipynb":
-            cells = json.loads(file.read_text())["cells"]
-            yield file.relative_to(folder).as_posix(), "\n".join("".join(cell["source"]) for cell in cells).split("\n")
-        elif file.is_file() and file.suffix not in (".png", ".pyc"):
-            yield file.relative_to(folder).as_posix(), file.read_text().splitlines()
-
-
-def leaks(folder: Path) -> set[tuple[str, str]]:
-    known = solutions()
-    return {
-        (name, known[piece]) for name, lines in texts(folder) for piece in pieces(normalised(lines)) if piece in known
-    }
-
-
-@in_the_marked_source
-def test_no_file_of_the_student_edition_holds_a_piece_of_a_solution(real_edition):
-    assert leaks(real_edition) == set()
-    assert leaks(ROOT / "labkit") >= {("dp.py", "dp.4"), ("pipe.py", "pipe.2")}
 
 
 NOTEBOOKS = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
@@ -304,6 +279,45 @@ def test_unfilled_notebooks_run_to_their_end_and_all_that_waits_steps_aside(
     waiting = [cell.outputs for cell in code if cell.source.startswith("%%needs")]
     assert [outputs for outputs in waiting if not re.match("TODO|GUESS", outputs[0].data["text/plain"])] == []
     assert not (real_edition / ".labkit").exists() and not list(tmp_path.glob("*guess*"))
+
+
+@in_the_marked_source
+def test_answers_in_the_file_of_questions_are_sealed_and_notebooks_read_them_as_before(real_edition, monkeypatch):
+    questions, sealed = (
+        tomllib.loads((folder / student.QUESTIONS).read_text("utf-8")) for folder in (ROOT, real_edition)
+    )
+    answers = {name: entry.pop("answer") for name, entry in questions.items() if "answer" in entry}
+    shipped = {name: entry.pop("answer") for name, entry in sealed.items() if "answer" in entry}
+    assert questions == sealed and all(answer.startswith("sealed:") for answer in shipped.values())
+    monkeypatch.chdir(real_edition)
+    assert answers == {name: words("questions", name)["answer"] for name in shipped} != {}
+
+
+# One file without marks whose tests reach a TODO in ranks, and one of marked tests in this process.
+FAST_TESTS = ["tests/test_parallel_linear.py", "tests/test_pipe.py"]
+
+
+def outcomes(folder: Path) -> Counter[str]:
+    """Run FAST_TESTS as make test does, with the folder's own labkit; return how many ended how."""
+    options = ["-q", "-rs", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not slow"]
+    ended = warm_python.run("-m", "pytest", *options, *FAST_TESTS, folder=folder, PYTHONPATH=str(folder))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return Counter({what: int(n) for n, what in re.findall(r"(\d+) (passed|skipped)", ended.stdout)})
+
+
+@in_the_marked_source
+@pytest.mark.timeout(900)
+def test_tests_of_an_edition_are_green_while_nothing_is_done_and_more_of_them_run_once_all_is(tmp_path):
+    edition = tmp_path / "edition"
+    write_student_edition(edition)
+    to_do = outcomes(edition)
+    for name in STUDENT_FILES:
+        (edition / name).write_text(
+            re.sub(r"^ *### (BEGIN|END) SOLUTION.*\n", "", (ROOT / name).read_text(), flags=re.M)
+        )
+    done = outcomes(edition)
+    assert to_do["skipped"] > 30 and done["skipped"] == 0
+    assert done["passed"] == to_do.total() > to_do["passed"] > 0
 
 
 @in_the_marked_source

@@ -14,6 +14,7 @@ import warm_python
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from labkit import cli
+from labkit.base.course import Course, Part, course
 from labkit.check import CheckResult, Claim
 from labkit.course import archive, student, submission
 from labkit.course.archive import STUDENT_FILES, read_submission
@@ -50,7 +51,9 @@ def lab(tmp_path, monkeypatch):
 
 
 def request(lab: Path, **options) -> submission.Request:
-    return submission.Request(**{"out": lab.parent / "mine.zip", "tasks": ["pipe.2"], **options})
+    return submission.Request(
+        **{"out": lab.parent / "mine.zip", "course": course(), "layout": "labkit", "tasks": ["pipe.2"], **options}
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,6 +64,7 @@ def request(lab: Path, **options) -> submission.Request:
         ({"out": Path("no/such/folder/mine.zip")}, "there is no folder"),
         ({"out": Path("labkit/dp.py")}, "is not an archive"),
         ({"with_guesses": True}, "there are none yet"),
+        ({"notebooks": [Path("no.ipynb")]}, "there is no such notebook"),
     ],
 )
 def test_a_wrong_request_is_refused_before_anything_runs(options, says, lab):
@@ -113,6 +117,8 @@ def test_it_packs_whole_files_and_what_the_student_made_and_no_other_file(lab, c
     (lab / "notebooks/06_d.ipynb").write_text(notebook(new_code_cell("1")))  # of no task, and never run
     needs_more = new_code_cell("%%needs pipe.1 pipe.2\n1")  # that cannot be run with this task alone
     (lab / "notebooks/09_e.ipynb").write_text(notebook(needs_more))
+    for name in ("Untitled", "01_a-Copy1", "mine"):  # not the lab's
+        (lab / f"notebooks/{name}.ipynb").write_text(saved)
     (lab / ".labkit").mkdir()
     (lab / ".labkit/guesses.json").write_text('{"how": {"guess": 3}}')
     monkeypatch.setenv("LABKIT_ANSWERS", str(lab / ".labkit"))
@@ -124,8 +130,9 @@ def test_it_packs_whole_files_and_what_the_student_made_and_no_other_file(lab, c
     assert members.read("labkit/dp.py") == b"def (:\r\n\xff" and members.read("notebooks/01_a.ipynb").decode() == saved
     assert nothing_left and lines[-1] == "Nothing is left to do: hand in mine.zip."
     (lab / "notebooks/questions.toml").write_text("[how]")
-    with_guesses = submitted(lab, capsys, with_guesses=True)[2]
-    assert {*with_guesses.namelist()} == {*expected, "guesses.json", "notebooks/questions.toml"}
+    more = submitted(lab, capsys, with_guesses=True, notebooks=[lab / "notebooks/mine.ipynb"])[2]
+    asked = {"guesses.json", "notebooks/questions.toml", "notebooks/mine.ipynb", "notebooks/mine.html"}
+    assert {*more.namelist()} == {*expected, *asked}
 
 
 def test_the_manifest_names_versions_hashes_checks_and_no_person_or_place(lab, capsys, monkeypatch):
@@ -135,7 +142,7 @@ def test_the_manifest_names_versions_hashes_checks_and_no_person_or_place(lab, c
     _, lines, members = submitted(lab, capsys)
     text = members.read("manifest.json").decode()
     manifest = json.loads(text)
-    assert {*manifest} == {"layout", "packed", "versions", "runs", "checks", "sha256"}
+    assert {*manifest} == {"course", "layout", "versions", "runs", "checks", "sha256"}
     assert {"python", "labkit", "torch"} <= {*manifest["versions"]}
     assert manifest["checks"] == {"pipe.2": {"passed": False, "claims": {"It ends": "✗"}}}
     assert {*manifest["sha256"]} == {*members.namelist()} - {"manifest.json"}
@@ -164,8 +171,12 @@ def test_it_does_not_complain_of_normal_work(what, lab, capfd):
     assert "\n- " not in said.out
 
 
-def test_what_is_left_to_do_is_said_in_a_line_each_and_the_last_line_says_what_is_next(lab, capsys):
-    waits = ran("%%needs pipe.2 guess.how", 2, text="TODO pipe.2: labkit/pipe.py, line 9; GUESS how: run it first")
+def test_what_is_left_to_do_is_said_in_a_line_each_and_the_last_line_says_what_is_next(lab, capsys, monkeypatch):
+    todo = "TODO pipe.2: labkit/pipe.py, line 9; GUESS how: run it first; GUESS why: run it first"
+    waits = ran("%%needs pipe.2 guess.how guess.why", 2, text=todo)
+    (lab / ".labkit").mkdir()
+    (lab / ".labkit/guesses.json").write_text('{"why": {"guess": null}}')
+    monkeypatch.setenv("LABKIT_ANSWERS", str(lab / ".labkit"))
     (lab / "notebooks/01_a.ipynb").write_text(notebook(ran('check("pipe.2")', 1), waits))
     (lab / "notebooks/02_b.ipynb").write_text("not JSON")
     (lab / "notebooks/08_e.ipynb").write_text(notebook(new_code_cell("%%needs pipe.2 guess.how\n1")))
@@ -178,6 +189,7 @@ def test_what_is_left_to_do_is_said_in_a_line_each_and_the_last_line_says_what_i
     begins = [
         "labkit/pipe.py, line ",
         "01 has cells that waited for pipe.2, which you have done since: run it again",
+        "01 has cells that waited for your guesses why, given since: run it again",
         "01 waits for your guesses: how",
         "02_b.ipynb cannot be read as a notebook",
         "you have not run 08; it needs pipe.2 and your guesses",
@@ -188,6 +200,31 @@ def test_what_is_left_to_do_is_said_in_a_line_each_and_the_last_line_says_what_i
         assert remark.startswith(begin)
     assert not nothing_left and lines[-1].startswith("Next: see to the lines that begin with -")
     assert "notebooks/02_b.ipynb" in members.namelist() and "notebooks/08_e.html" not in members.namelist()
+
+
+COURSE = """
+title = "Pipelines"
+[[parts]]
+name = "Clocks"
+tasks = ["pipe.2"]
+due = 2027-02-28T23:59:59-05:00
+"""
+
+
+def test_a_course_has_its_tasks_files_and_due_dates_and_the_archive_names_it(lab, capsys):
+    (lab / "course.toml").write_text(COURSE)
+    needs_what_is_given = ran('%%needs dp.1\ncheck("pipe.2")', 1)
+    (lab / "notebooks/08_a.ipynb").write_text(notebook(needs_what_is_given))
+    assert cli.main(["submit"]) == 0
+    said = capsys.readouterr().out
+    assert "Clocks is due Sunday, 2027-02-28 23:59 UTC-05:00." in said and "Nothing is left to do" in said
+    with zipfile.ZipFile(lab / "submission.zip") as members:
+        assert {name for name in members.namelist() if name.endswith(".py")} == {"labkit/pipe.py"}
+        manifest = json.loads(members.read("manifest.json"))
+    assert manifest["course"] == "Pipelines" and [*manifest["checks"]] == ["pipe.2"]
+    (lab / "course.toml").write_text(COURSE.replace("[[parts]]", 'layout = "mine"\n[[parts]]'))
+    assert cli.main(["submit"]) == 2
+    assert "course.toml: there is no layout 'mine', expected one of: labkit" in capsys.readouterr().err
 
 
 # --- somebody else's archive ----------------------------------------------------------------------
@@ -203,31 +240,50 @@ def zipped(path: Path, members: dict[str, str | bytes], method: int = zipfile.ZI
 @pytest.mark.parametrize(
     ("members", "says"),
     [
-        ({"manifest.json": "{}"}, "has neither labkit/dp.py nor labkit/pipe.py"),
-        ({"../labkit/dp.py": "", "/labkit/pipe.py": "", "a/b/labkit/pipe.py": ""}, "has neither"),
+        ({"manifest.json": "{}"}, "has no labkit/dp.py and no labkit/pipe.py"),
+        ({"../labkit/dp.py": "", "/labkit/pipe.py": "", "a/b/labkit/pipe.py": ""}, "has no labkit/dp.py"),
         ({"labkit/dp.py": "#" * (archive.MAX_READ_BYTES + 1)}, "more than 1,048,576 bytes"),
     ],
 )
 def test_an_archive_that_labkit_has_not_made_is_refused(members, says, tmp_path):
     with pytest.raises(ValueError, match=says):
-        read_submission(zipped(tmp_path / "x.zip", members))
+        read_submission(zipped(tmp_path / "x.zip", members), course())
     assert {*tmp_path.iterdir()} == {tmp_path / "x.zip"}
 
 
 def test_what_a_grader_should_know_of_an_archive_is_said(tmp_path):
-    assert read_submission(zipped(tmp_path / "x.zip", {"mine/labkit/pipe.py": "1"})).remarks == [
+    assert read_submission(zipped(tmp_path / "x.zip", {"mine/labkit/pipe.py": "1"}), course()).remarks == [
         "its manifest.json is missing or cannot be read: labkit submit did not make it",
         "labkit/dp.py is not in it",
         "labkit/shard.py is not in it",
     ]
     members = {"labkit/dp.py": "1", "old/labkit/dp.py": "2", "labkit/pipe.py": "3", "manifest.json": '{"sha256": {}}'}
     members["labkit/shard.py"] = "4"
-    found = read_submission(zipped(tmp_path / "x.zip", members))
+    found = read_submission(zipped(tmp_path / "x.zip", members), course())
     assert found.files == {"labkit/dp.py": b"1", "labkit/pipe.py": b"3", "labkit/shard.py": b"4"}
     assert found.remarks == [
         "there are 2 labkit/dp.py in it: labkit/dp.py was taken",
+        "labkit/dp.py was changed after labkit submit had packed it",
         "labkit/pipe.py was changed after labkit submit had packed it",
         "labkit/shard.py was changed after labkit submit had packed it",
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_of_two_members_of_one_name_the_last_one_counts_as_for_unzip(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
+        for content in ("1", "2"):
+            file.writestr("labkit/dp.py", content)
+    found = read_submission(tmp_path / "x.zip", course())
+    assert found.files == {"labkit/dp.py": b"2"}
+    assert "there are 2 labkit/dp.py in it: the last labkit/dp.py was taken" in found.remarks
+
+
+def test_an_archive_of_another_course_says_so(tmp_path):
+    packed = zipped(tmp_path / "x.zip", {"labkit/pipe.py": "1", "manifest.json": '{"course": "Spring"}'})
+    autumn = Course("Autumn", (Part("Pipelines", (), {"pipe.2": 10}),))
+    assert read_submission(packed, autumn).remarks == [
+        "it was packed for the course 'Spring', and this is the course 'Autumn'"
     ]
 
 

@@ -1,4 +1,4 @@
-"""The mark of a test that needs a task's answer."""
+"""Tests that wait for a task: those marked with it, and those that reach its TODO."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from labkit.todo import missing
+from labkit.todo import TASKS, missing
 
 missing = functools.cache(missing)  # many tests ask for the same tasks
 
@@ -15,3 +15,8 @@ def task(*names: str) -> pytest.MarkDecorator:
     """A test of these tasks' answers: skipped in an edition in which one of them is still to do."""
     to_do = [place for name in names if (place := missing(name))]
     return pytest.mark.skipif(bool(to_do), reason="; ".join(to_do))
+
+
+def named_in(text: str) -> str | None:
+    """Return where a task that is still to do is, if a failure names its TODO."""
+    return next((place for name in TASKS if f"TODO {name}: " in text and (place := missing(name))), None)

@@ -40,11 +40,16 @@ class Program:
         self.process.start()
 
     def prints(self, text: str, within_s: float = 60) -> bool:
-        """Whether the text appears on stdout before the time is up, or the program ends."""
+        """Return True once the text appears on stdout.
+
+        Raises AssertionError, with all that was printed, where the time is up or the program ends
+        before that.
+        """
         until = time.monotonic() + within_s
         while text not in self._text(0):
             if time.monotonic() > until or not self.process.is_alive():
-                return text in self._text(0)
+                printed = "".join(map(self._text, range(2)))
+                assert text in self._text(0), f"{text!r} was not printed, but\n{printed}"
             time.sleep(0.02)
         return True
 

@@ -23,7 +23,8 @@ from labkit.ranks.plan import decide
 class FakeRanks:
     """Ranks that note what they are asked, and show what the test says."""
 
-    def __init__(self, plan):
+    def __init__(self, plan, idle_s):
+        self.idle_s = idle_s
         self.plan, self.world_size = plan, plan.world_size
         self.asked: list = []
         self.cells, self.given = [], {}

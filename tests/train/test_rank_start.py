@@ -187,7 +187,7 @@ def test_a_port_that_somebody_else_has_is_said(capfd):
         port = silent.getsockname()[1]
         told = [complaint(ByHand(0, 2, port=port), 60), complaint(ByHand(1, 2, port=port), 0.5)]
     assert "is rank 0 too, or another run is still using the port: end it, or give" in told[0]
-    assert "is not rank 0: another program may have this port" in told[1]
+    assert "is not rank 0. A process of your own listens at that port. Another program may have this port" in told[1]
     assert capfd.readouterr().err == ""  # nor does torch print its C++ stacks
 
 
