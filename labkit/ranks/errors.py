@@ -243,7 +243,8 @@ def _readable_stack(thread: str) -> str:
         if not rest:
             heading.append(line.replace("most recent call first", "most recent call last"))
             continue
-        source = linecache.getline(file, int(rest.split(" ")[0])).strip()
+        number = rest.split(" ")[0]  # ???, where the thread was on its way from one line to another
+        source = linecache.getline(file, int(number)).strip() if number.isdecimal() else ""
         frames.append(f"{line}\n    {source}" if source else line)
     while frames and _IPYTHON in frames[-1]:  # on its way to a rank's cell
         frames.pop()

@@ -338,7 +338,8 @@ def object_from_rank_0(rank):
 
 
 def wrapped_model(rank):
-    DistributedDataParallel(nn.Linear(4, 4))(torch.ones(2, 4)).sum().backward()
+    model = DistributedDataParallel(nn.Linear(4, 4))  # or a garbage collection may free its reducer in backward
+    model(torch.ones(2, 4)).sum().backward()
 
 
 def new_group_with_a_limit(rank):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import linecache
+
 import pytest
 
 from labkit.launch import RankError
-from labkit.ranks.errors import MAX_MESSAGE_CHARACTERS, format_error
+from labkit.ranks.errors import MAX_MESSAGE_CHARACTERS, format_error, readable_stacks
 
 LONG = "head" + "x" * 50_000_000 + "tail"
 
@@ -33,3 +35,13 @@ def test_beside_a_long_message_every_frame_stays_in_the_traceback():
     assert shown.count("in raise_a_long_message") == 2
     assert "The above exception was the direct cause" in shown
     assert "KeyError: 'head" in shown and "ValueError: head" in shown
+
+
+def test_a_frame_between_two_lines_stands_in_the_stack_without_its_source():
+    dump = f'Thread 0x00007f0000000000 (most recent call first):\n  File "{__file__}", line ??? in step\n'
+    assert readable_stacks(dump + f'  File "{__file__}", line 1 in train').splitlines() == [
+        "Thread 0x00007f0000000000 (most recent call last):",
+        f'  File "{__file__}", line 1 in train',
+        f"    {linecache.getline(__file__, 1).strip()}",
+        f'  File "{__file__}", line ??? in step',
+    ]
