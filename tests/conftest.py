@@ -10,7 +10,6 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +154,7 @@ def hang() -> Callable[..., dict[int, str]]:
     def stacks(fn: Callable[..., Any], world_size: int = 2, timeout_s: float = 2.0, **options: Any) -> dict[int, str]:
         with workers(world_size, threads=1, **options) as ranks:
             ranks.run(int)
-            ranks._plan = replace(ranks._plan, timeout_s=timeout_s)
+            ranks.timeout_s = timeout_s
             with pytest.raises(LaunchTimeout) as caught:
                 ranks.run(fn)
         return caught.value.stacks

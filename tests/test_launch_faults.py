@@ -401,7 +401,7 @@ def test_an_argument_that_a_rank_does_not_take_ends_in_a_timeout():
     with workers(world_size=1, timeout_s=60) as ranks:
         process = psutil.Process(ranks.run(os.getpid).values[0])
         process.suspend()
-        ranks._ranks.plan = replace(ranks._ranks.plan, timeout_s=0.5)
+        ranks.timeout_s = 0.5
         with pytest.raises(LaunchTimeout):
             ranks.run(len, b"x" * 10_000_000)
 
