@@ -142,7 +142,6 @@ def test_a_cell_on_some_ranks_leaves_the_others_alone(two):
     cell = run(two, "here.append(rank)\nrank", on=[1])
     assert two["here"] == [[], [1]]
     assert (cell.run.values, list(cell.shown)) == (["1"], [1])
-    assert two.cells[-1] == ("%%ranks\nhere.append(rank)\nrank", [1])
 
 
 def test_a_name_that_no_rank_has_is_a_key_error_that_offers_near_ones(two):

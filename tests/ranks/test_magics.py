@@ -27,7 +27,6 @@ class FakeRanks:
         self.idle_s = idle_s
         self.plan, self.world_size = plan, plan.world_size
         self.asked: list = []
-        self.cells, self.given = [], {}
         self.shown: dict = {}
         self.error: BaseException | None = None
         self.there: list[str] = []
@@ -141,7 +140,6 @@ REFUSED = {
         "UsageError: argument --threads: invalid int value: 'many'",
     ),
     "an unknown option": ("%ranks 2 --ranks 3", "UsageError: unrecognized arguments: --ranks"),
-    "a file that is not named": ("%ranks export", "UsageError: %ranks export: expected"),
     "a rank to restart that is not there": ("%ranks restart 4", "rank 4 is not there; ranks 0 to 3 are"),
     "a cell for a rank that is not there": ("%%ranks 0,4\n1", "%%ranks 0,4: rank 4 is not there; ranks 0 to 3 are"),
     "a cell for no number": ("%%ranks zero\n1", "'zero' is not a rank; expected something like 0, 0,2 or 0-2"),
@@ -157,9 +155,7 @@ def test_a_line_that_cannot_be_meant_is_refused_in_one_sentence_and_the_ranks_st
     assert four.asked == [("%%ranks \n1\n", None)]
 
 
-@pytest.mark.parametrize(
-    "line", ["%ranks", "%ranks restart 0", "%ranks export script.py", "%%ranks\n1", "%%ranks 0\n1"]
-)
+@pytest.mark.parametrize("line", ["%ranks", "%ranks restart 0", "%%ranks\n1", "%%ranks 0\n1"])
 def test_where_none_are_started_it_says_what_starts_them(shell, line):
     assert "UsageError: no ranks are there: %ranks 4 starts four" in run(shell, line)
 
@@ -172,17 +168,6 @@ def test_restart_begins_those_ranks_anew_and_stop_ends_all(four, shell):
     assert four.asked == [("restart", 2), ("restart", 0, 1), ("restart", 0, 1, 2, 3), "stop"]
     assert "no ranks are there" in run(shell, "%ranks")
     assert run(shell, "%ranks stop") == ""
-
-
-def test_export_writes_the_cells_as_a_script_and_says_how_to_run_it(four, shell, tmp_path):
-    four.cells, four.given = [("%%ranks\nx = n + 1\n", [0, 1, 2, 3])], {"n": 5}
-    path = tmp_path / "script.py"
-    assert run(shell, f"%ranks export {path}") == f"{path} is written: torchrun --nproc-per-node=4 {path}\n"
-    assert "x = n + 1" in path.read_text() and "n = 5" in path.read_text()
-    path.write_text("mine")
-    assert "UsageError: %ranks export: " in run(shell, f"%ranks export {path}") and path.read_text() == "mine"
-    four.cells = [("%%ranks\n%time x = 1\n", [0])]
-    assert "cell 1, line 2: %time x = 1" in run(shell, "%ranks export other.py")
 
 
 # --- %%ranks --------------------------------------------------------------------------------------
