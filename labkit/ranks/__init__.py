@@ -24,7 +24,6 @@ What these share:
     group_state        has all of that met, or would it meet what comes next
     rank_state         where a rank is that stands still
     thread_wait, hang  what it waits for; whether that can come
-    script             a function or cells as a script for torchrun, from script_parts
     frames             which lines of a stack are the reader's own
     run                what the reader gets of a run: values, spans, timings
     cells              cells that live on ranks, and what becomes of a fault in one

@@ -60,8 +60,7 @@ class Ranks:
     """Ranks that cells run on, one after the other. Variables stay on them.
 
     ``plan`` is theirs (its ``timeout_s`` that of each cell), ``last`` the :class:`Run` of the last
-    cell, and ``cells`` the source of each that ran to its end without an error, and the ranks that
-    it ran on. ``autoreload`` is the mode of IPython's ``%autoreload`` that they keep to.
+    cell. ``autoreload`` is the mode of IPython's ``%autoreload`` that they keep to.
     """
 
     def __init__(self, plan: LaunchPlan, idle_s: float = math.inf):
@@ -71,8 +70,6 @@ class Ranks:
         """
         self.plan = replace(plan, cells=True)
         self.last: Run | None = None
-        self.cells: list[tuple[str, list[int]]] = []
-        self.given: dict[str, Any] = {}  # what was pushed, for a script of the cells
         self.autoreload = "0"
         self._group = 0  # the number of the ranks' process group
         self._names: dict[int, list[str]] = {}  # of variables, as last heard, by rank
@@ -152,7 +149,6 @@ class Ranks:
         values = {rank: pickling.loads(answer.value) for rank, answer in answers.items()}
         self._names |= {rank: names for rank, (_, names) in values.items()}
         self.last = Run([text for text, _ in values.values()], seconds, self.plan, *spans(answers, start_ns))
-        self.cells.append((source, ranks))
         with uninterrupted():
             self._form_group_if_out_of_step()
         return CellRun(self.last, display.bundles)
@@ -191,7 +187,6 @@ class Ranks:
         except Exception as error:
             raise TypeError(f"push: this cannot be sent to the ranks: {pickling.explain(values, error)}") from None
         self._names |= self._values(shell.push, packed)
-        self.given |= values
 
     def fits(self, plan: LaunchPlan) -> bool:
         """Return whether these are the ranks of this plan, and all are there."""

@@ -4,7 +4,6 @@
     %ranks                          who is there; ranks = %ranks gives ranks["x"], ranks.push(x=...)
     %ranks restart 2                an empty rank 2
     %ranks stop
-    %ranks export script.py         the cells so far as a script for torchrun
 
     %%ranks                         the cell runs on every rank; what it names stays there
     %%ranks 0,2                     on some of them; also 0-2
@@ -17,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
@@ -29,7 +27,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from labkit.base.notebook import display
 from labkit.base.texts import listed
 from labkit.cost import links
-from labkit.ranks import cells, idle, script
+from labkit.ranks import cells, idle
 from labkit.ranks.plan import LaunchPlan
 from labkit.ranks.rank_tabs import cell_outputs
 
@@ -37,7 +35,7 @@ COMPLETION_S = 0.5
 PRESETS = {name.lower(): link for name, link in vars(links).items() if isinstance(link, links.Link)}
 
 _HEAD = re.compile(r"%%(ranks|rank|px)\b[ \t]*(.*)")
-_COMMANDS = "a number of ranks to start, or stop, restart 2, export script.py"
+_COMMANDS = "a number of ranks to start, or stop, or restart 2"
 
 
 @magics_class
@@ -80,8 +78,6 @@ class RankMagics(Magics):
                 ranks = self._there()
                 some = _numbers(",".join(numbers), ranks.world_size, "%ranks restart")
                 ranks.restart(*(some or range(ranks.world_size)))
-            case ["export", path]:
-                self._export(path.strip("\"'"))
             case words:
                 raise UsageError(f"%ranks {' '.join(words)}: expected {_COMMANDS}; %ranks alone says who is there")
         return None
@@ -122,16 +118,6 @@ class RankMagics(Magics):
         if self._ranks is None:
             raise UsageError("no ranks are there: %ranks 4 starts four")
         return self._ranks
-
-    def _export(self, path: str) -> None:
-        ranks = self._there()
-        try:
-            name, backend = Path(path).name, ranks.plan.asked_backend
-            text = script.from_cells(ranks.cells, ranks.world_size, ranks.plan.link, ranks.given, name, backend)
-            script.write(path, text)
-        except (ValueError, OSError) as error:
-            raise UsageError(f"%ranks export: {error}") from None
-        print(f"{path} is written: torchrun --nproc-per-node={ranks.world_size} {path}")
 
     def _run(self, line: str, cell: str) -> None:
         """Run a cell on the ranks that a line names, and show what they have displayed."""

@@ -35,7 +35,6 @@ class LaunchPlan:
     link: Link | None
     check_collectives: bool = False
     cells: bool = False  # they run cells: a fault costs the cell, not the rank
-    asked_backend: str = "auto"  # which a script of the run keeps
 
     def config(self, rank: int, port: int) -> RankConfig:
         """Return what a rank is told; ``port`` is that of the store where the ranks meet."""
@@ -124,8 +123,7 @@ def decide(
     ]
     threads = _whole(threads) or max(1, machine.cores() // world_size)
     checked = bool(check_collectives)
-    decided = (world_size, chosen, why, devices, float(timeout_s), threads, bool(init), variables, link, checked)
-    return LaunchPlan(*decided, asked_backend=backend)
+    return LaunchPlan(world_size, chosen, why, devices, float(timeout_s), threads, bool(init), variables, link, checked)
 
 
 def _checked_ranks(name: str, number: Any) -> int:

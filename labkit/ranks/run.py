@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from labkit import stats, trace
@@ -29,9 +28,6 @@ class Run:
     As the last line of a cell it shows a header line and the timings. The header says what was
     emulated, and so does ``.attrs["emulated"]`` of both tables, so that it is said wherever they
     are shown or drawn. pd.concat loses it if the tables differ in it.
-
-    A Run keeps the function and its arguments, for :meth:`to_script`: a large tensor that was given
-    to ``launch`` is freed only with the Run.
     """
 
     values: list[Any]
@@ -39,9 +35,6 @@ class Run:
     _plan: LaunchPlan
     _rows: list[tuple[Any, ...]]
     _notes: list[str]  # what the ranks emulated
-    _call: functools.partial[Any] | None = field(
-        default=None, repr=False, compare=False
-    )  # of a function; cells have none
 
     @property
     def backend(self) -> str:
@@ -75,23 +68,6 @@ class Run:
     def repeats(self, by: str = "name", name: str | None = None) -> RepeatedTimes:
         """Return the seconds of each repeat, a column per way: see :func:`labkit.stats.repeats`."""
         return stats.repeats(self.events, by, name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_call": None}  # a lambda could not be pickled
-
-    def to_script(self, path: str | Path) -> Path:
-        """Write the function as a script for torchrun that needs no lab, and return where.
-
-        It has the source of what the function uses from cells and from the lab; plain variables are
-        written as they are now. Raises ValueError that names what cannot be written, such as a
-        model that the function did not make, and FileExistsError where another file is.
-        """
-        __tracebackhide__ = True
-        from labkit.ranks import script
-
-        if self._call is None:
-            raise ValueError("this run is that of a cell, not of a function: %ranks export PATH writes the cells")
-        return script.write(path, script.from_call(self._call, self._plan, Path(path).name))
 
     def __repr__(self) -> str:
         return f"{self.header}\n{self.timings!r}" if self._rows else f"{self.header}\nno spans were recorded"

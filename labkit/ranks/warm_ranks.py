@@ -78,8 +78,7 @@ class WarmRanks:
             raise
         seconds = time.monotonic() - since
         rows, notes = spans(dict(enumerate(answers)), start_ns)
-        values = self._values(answers)
-        return Run(values, seconds, self._plan, rows, notes, functools.partial(fn, *args, **kwargs))
+        return Run(self._values(answers), seconds, self._plan, rows, notes)
 
     def _values(self, answers: Sequence[Done]) -> list[Any]:
         """Return each rank's value. RankError, with those of the others, if one cannot be had."""
