@@ -577,6 +577,7 @@ def test_torch_s_handler_of_a_worker_s_end_ends_no_wait_unless_it_calls_another(
         signal.signal(signal.SIGCHLD, before)
 
 
-def test_a_check_of_collectives_names_shapes_that_differ_before_they_are_sent():
+def test_torch_s_own_check_reaches_ranks_and_names_shapes_that_differ(monkeypatch):
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
     with pytest.raises(RankError, match="mismatch between collectives"):
-        launch(lambda: dist.all_reduce(x(3 + dist.get_rank())), world_size=2, backend="gloo", check_collectives=True)
+        launch(lambda: dist.all_reduce(x(3 + dist.get_rank())), world_size=2, backend="gloo")

@@ -63,7 +63,6 @@ REFUSED_OPTIONS = [
         "link is emulated over gloo, on the CPU; use backend='auto'",
     ),
     ({"link": ETHERNET_1G, "init": False}, ValueError, "link needs the process group that launch forms"),
-    ({"link": ETHERNET_1G, "check_collectives": True}, ValueError, "check_collectives .* leave out one"),
     ({"link": "fast"}, TypeError, r"link is 'fast', expected a labkit.cost.Link, such as ETHERNET_1G or Link\("),
 ]
 
