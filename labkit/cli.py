@@ -12,7 +12,6 @@ from pathlib import Path
 
 from labkit import __version__
 from labkit.base.course import CourseError, course
-from labkit.base.extras import MissingExtra
 from labkit.base.lab import lab, outside, start_again_in_own
 from labkit.base.texts import listed
 from labkit.course.assignments import LAYOUTS
@@ -33,7 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _train(arguments[1:]) if arguments[:1] == ["train"] else _run(arguments)
-    except (MissingExtra, CourseError) as error:
+    except ModuleNotFoundError as error:
+        if (error.name or "labkit").startswith("labkit"):
+            raise
+        return _refuse(f"{arguments[0]}: {error}: in the lab's folder, pip install '.[lab]' brings it")
+    except CourseError as error:
         return _refuse(f"{arguments[0]}: {error}")
 
 

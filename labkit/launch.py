@@ -65,7 +65,6 @@ def workers(
     share_gpu: bool = False,
     init: bool = True,
     compared_with: int | None = None,
-    check_collectives: bool = False,
 ) -> WarmRanks:
     """Start ranks that stay: ``with workers(world_size=2) as ranks: ranks.run(fn, *args) …``.
 
@@ -74,7 +73,7 @@ def workers(
     """
     __tracebackhide__ = True
     check_folders()
-    plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with, check_collectives)
+    plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with)
     _check_link_is_slower(plan)
     ranks = WarmRanks(plan)
     ranks._started(time.monotonic())
@@ -93,7 +92,6 @@ def launch(
     share_gpu: bool = False,
     init: bool = True,
     compared_with: int | None = None,
-    check_collectives: bool = False,
     **kwargs: Any,
 ) -> Run:
     """Run ``fn(*args, **kwargs)`` on ``world_size`` new ranks, each a process, and wait for all.
@@ -108,9 +106,6 @@ def launch(
     as long as it would there, over gloo (see :mod:`labkit.link`). It must have less bandwidth than
     gloo, which is measured once per world size.
     ``init=False`` leaves ``init_process_group`` to ``fn``.
-    ``check_collectives=True`` compares every collective's operation, shapes and dtype between the
-    ranks before it runs, and raises where they differ; it is slow, and torch's own
-    (TORCH_DISTRIBUTED_DEBUG=DETAIL).
     ``timeout_s``: seconds from the call until every rank has answered. Reading the ranks' stacks
     and ending them takes a moment more: at most 1 s and 4 s, if they no longer react.
 
@@ -125,7 +120,7 @@ def launch(
     check_call(fn, args, kwargs)
     assert fn is not None
     check_folders()
-    plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with, check_collectives)
+    plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with)
     _check_link_is_slower(plan)
     ranks = WarmRanks(plan)
     try:

@@ -2,7 +2,6 @@
 
 checks            check an argument: numbers, counts, seconds, bytes
 consequence       tell a rank's error from those that others raise because of it
-extras            which extra has a package that is not installed
 files             the lab's folders; write a file whole or not at all
 formats           how a number prints, so that a test knows what may differ
 hub               does the Hugging Face hub answer
@@ -19,7 +18,3 @@ units             seconds and bytes in the units that people read
 widget_output     a widget as an output, and what stands where it is not
 words             the notebooks' words, by name
 """
-
-from labkit.base.extras import name_missing_extras
-
-name_missing_extras()

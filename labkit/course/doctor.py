@@ -203,7 +203,7 @@ def _jupyter() -> Fact:
     try:
         return Fact("Jupyter", ", ".join(f"{name} {version(name)}" for name in names))
     except PackageNotFoundError as error:
-        advice = "run make setup, or pip install 'labkit[lab]'"
+        advice = "run make setup, or pip install '.[lab]'"
         return Fact("Jupyter", f"no {error.name}", advice, is_fault=True)
 
 

@@ -33,12 +33,10 @@ class LaunchPlan:
     init: bool
     variables: list[dict[str, str]]  # per rank
     link: Link | None
-    check_collectives: bool = False
     cells: bool = False  # they run cells: a fault costs the cell, not the rank
 
     def config(self, rank: int, port: int) -> RankConfig:
         """Return what a rank is told; ``port`` is that of the store where the ranks meet."""
-        checks = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} if self.check_collectives else {}
         return RankConfig(
             rank=rank,
             world_size=self.world_size,
@@ -48,7 +46,7 @@ class LaunchPlan:
             threads=self.threads,
             init=self.init,
             master_port=port,
-            variables=self.variables[rank] | checks,
+            variables=self.variables[rank],
             link=self.link,
             cells=self.cells,
         )
@@ -84,7 +82,6 @@ def decide(
     share_gpu: bool,
     init: bool,
     compared_with: int | None = None,
-    check_collectives: bool = False,
 ) -> LaunchPlan:
     """Check every option of launch and decide.
 
@@ -110,10 +107,6 @@ def decide(
         )
     if link is not None:
         _check_link(link, backend, init)
-        if check_collectives:
-            raise ValueError(
-                "launch: check_collectives is torch's own and does not know an emulated link: leave out one"
-            )
     chosen, why, gpus = _choose_backend(world_size, backend, share_gpu, link, compared_with or 1)
     if link is not None and (link.is_free or world_size == 1):
         link, why = None, "CPU, as link= asks for"  # and nothing to emulate
@@ -122,8 +115,7 @@ def decide(
         _variables(rank, chosen, gpus, gpus < world_size, hidden=backend == "auto") for rank in range(world_size)
     ]
     threads = _whole(threads) or max(1, machine.cores() // world_size)
-    checked = bool(check_collectives)
-    return LaunchPlan(world_size, chosen, why, devices, float(timeout_s), threads, bool(init), variables, link, checked)
+    return LaunchPlan(world_size, chosen, why, devices, float(timeout_s), threads, bool(init), variables, link)
 
 
 def _checked_ranks(name: str, number: Any) -> int:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -133,34 +132,6 @@ def _end_times(replay: Replay, ops: list[int | None]) -> np.ndarray:
     """Return when each of ``ops`` ended, long ago where there is no op."""
     end_s = replay.end_s.tolist()
     return np.array([-math.inf if op is None else end_s[op] for op in ops])
-
-
-# --- what it keeps --------------------------------------------------------------------------------
-
-
-class KeptActivations(NamedTuple):
-    """How many activations ranks keep: ``number`` on ``rank`` from ``time_s`` to its next row."""
-
-    rank: np.ndarray
-    time_s: np.ndarray
-    number: np.ndarray
-
-
-_CHANGES = {"F": 1, "B": -1, "I": 0, "W": -1}
-
-
-def kept_activations(replay: Replay) -> KeptActivations:
-    """Return what :func:`labkit.simulate.activations` does, of a run that is known op by op.
-
-    As ops of a rank follow each other, so do the starts of F and the ends of B and W.
-    """
-    ops, rank = replay.dependencies.ops, np.array(replay.dependencies.rank)
-    change = np.array([_CHANGES[op.kind] for op in ops])
-    time_s = np.where(change > 0, replay.start_s, replay.end_s)
-    rank, time_s, change = (values[change != 0] for values in (rank, time_s, change))
-    count = change.cumsum()
-    first = np.searchsorted(rank, rank)  # of the rank's changes: before it, others counted
-    return KeptActivations(rank, time_s, count - (count - change)[first])
 
 
 # --- what each op waited for, and for how long ----------------------------------------------------
