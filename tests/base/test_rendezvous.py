@@ -51,7 +51,7 @@ def test_stores_are_opened_without_a_name_server(monkeypatch):
     found = []
     monkeypatch.setattr("torch.distributed.TCPStore", lambda *_, **__: found.append(lookup()) or mock.Mock())
     with socket.create_server(("127.0.0.1", 0)) as server:
-        rank_start._open_store("127.0.0.1", server.getsockname()[1], None, timeout_s=60)
+        rank_start._meet(rank_start.ByHand(1, 2, port=server.getsockname()[1]), 60.0)
     place = SimpleNamespace(rank=1, world_size=2, master_port=4711, cells=False, timeout_s=60.0)
     with socket.socket() as connection:
         Rank(connection, place, listener=-1)._meet()

@@ -169,11 +169,12 @@ def network_variables():
 
 BY_HAND = """
 import sys, torch, torch.distributed as dist
-from labkit.train import rank_start
-from labkit.train.rank_start import ByHand, Place, joined
-rank, port, backend, device = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
-rank_start.place = lambda ranks, rank: Place(rank, 2, torch.device(device).index or 0)  # ranks may share a GPU here
-with joined(ByHand(rank, 2, port=port), backend=backend) as device:
+from labkit.base import machine
+from labkit.train.rank_start import ByHand, joined
+rank, port, backend = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+if torch.cuda.device_count() < 2:
+    machine.name = lambda: f"machine {rank}"  # ranks share a GPU here
+with joined(ByHand(rank, 2, port=port), backend, timeout_s=20.0) as device:  # NCCL ends the other after that
     x = torch.ones(1000, device=device)
     dist.all_reduce(x)
     assert x.sum().item() == 2000
@@ -192,7 +193,7 @@ def test_of_two_processes_started_by_hand_the_failing_one_says_why_and_the_other
     command = [sys.executable, "-c", BY_HAND]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     both = [
-        subprocess.Popen([*command, str(rank), str(port), rig.backend, rig.device], env=environment, **pipes)
+        subprocess.Popen([*command, str(rank), str(port), rig.backend], env=environment, **pipes)
         for rank, environment in enumerate(environments)
     ]
     try:
