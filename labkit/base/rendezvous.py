@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import ipaddress
 import os
 import re
@@ -58,16 +59,20 @@ def own_addresses() -> dict[str, str]:
 
 
 def interface_towards(address: str) -> str | None:
-    """Return the name of the interface through which this machine reaches ``address``, if any.
+    """Return the name of the interface through which this machine reaches ``address``, if known.
 
-    Nothing is sent: connecting a UDP socket only chooses the route.
+    Nothing is sent: connecting a UDP socket only chooses the route. Raises MeetingError where there
+    is none.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, 9))
-        except OSError:  # no route
-            return None
+        except OSError as error:
+            raise MeetingError(
+                f"this machine has no route to {address} ({error.strerror}): give all ranks (--master-ip) an address of "
+                "rank 0's machine"
+            ) from None
         return own_addresses().get(probe.getsockname()[0].partition("%")[0])
 
 
@@ -140,6 +145,11 @@ def listen(host: str, port: int) -> int:
     try:
         return socket.create_server((host, port), family=family).detach()
     except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise MeetingError(
+                f"rank 0 cannot listen at {host}:{port}, an address that this machine does not have: start rank 0 on the "
+                "machine with that address, or give all ranks another one (--master-ip)"
+            ) from None
         raise MeetingError(
             f"rank 0 cannot listen at {host}:{port} ({os.strerror(error.errno or 0)}). {taken(port)}Perhaps another process is "
             "rank 0 too, or another run is still using the port: end it, or give all ranks another port (--master-port)"

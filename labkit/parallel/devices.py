@@ -6,7 +6,6 @@ A device is real, or virtual: without GPUs ``cpu:0``, ``cpu:1``, … stand for d
 from __future__ import annotations
 
 import os
-import re
 from typing import Any
 
 import torch
@@ -22,46 +21,13 @@ PLAIN_CPU = torch.device("cpu")
 def process_device(assigned: str | None = None) -> torch.device:
     """Return the device of this process: the ``assigned`` one, else its own GPU, else the CPU.
 
-    A process has a GPU of its own where this node has one for each of its ranks, as torchrun or
-    Slurm counts them, and where Slurm shows it no other.
+    A process has a GPU of its own where this node has one for each of its ranks, as torchrun counts
+    them.
     """
     if assigned is not None:
         return torch.device(assigned)
-    by_slurm, alone = _place_by_slurm(), (0, 1)
-    place = local_rank, local_world_size = _place_by_torchrun() or by_slurm or alone
-    gpus = machine.usable_gpus()
-    if local_world_size <= gpus:
-        return torch.device("cuda", local_rank)
-    if gpus and place == by_slurm and "SLURM_GPUS_PER_TASK" in os.environ:
-        return torch.device("cuda", 0)
-    return PLAIN_CPU
-
-
-def _place_by_torchrun() -> tuple[int, int] | None:
-    """Return which rank of this machine this process is, and how many ranks it has."""
-    if "LOCAL_WORLD_SIZE" not in os.environ:
-        return None
-    return int(os.environ.get("LOCAL_RANK", 0)), int(os.environ["LOCAL_WORLD_SIZE"])
-
-
-def _place_by_slurm() -> tuple[int, int] | None:
-    """Return the same for a task that srun has started.
-
-    "4(x2),3" stands for 4 tasks on each of two machines and 3 on another.
-    """
-    if "SLURM_LOCALID" not in os.environ:
-        return None
-    names = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS")
-    tasks = next((os.environ[name] for name in names if name in os.environ), "1")
-    counts = [int(n) for n, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks) for _ in range(int(times or 1))]
-    node = min(int(os.environ.get("SLURM_NODEID", 0)), len(counts) - 1)
-    return int(os.environ["SLURM_LOCALID"]), counts[node]
-
-
-def gpu_mask() -> str:
-    """Return what decides which GPUs this process sees, to compare processes of a machine."""
-    by_slurm = os.environ.get("SLURM_PROCID") if "SLURM_GPUS_PER_TASK" in os.environ else None
-    return f"{os.environ.get('CUDA_VISIBLE_DEVICES')}, task {by_slurm}"
+    local_rank, n_ranks = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    return torch.device("cuda", local_rank) if local_rank < n_ranks <= machine.usable_gpus() else PLAIN_CPU
 
 
 def sending_device(group: Any = None) -> torch.device:
