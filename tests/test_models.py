@@ -1,5 +1,5 @@
 """GPT-2 and BERT are the published ones in every size, equal on all ranks; a trained one comes from
-a folder or fails quickly. The ConvNet is the lecture's.
+a folder or fails quickly.
 
 A GPT-2 on several devices, or in stages, is the same model in other places.
 """
@@ -37,14 +37,6 @@ def test_the_berts_have_googles_parameter_counts(size: str, millions: float) -> 
     assert models.parameter_count(encoder) / 1e6 == pytest.approx(millions, rel=0.015)
 
 
-@pytest.mark.parametrize(("image_size", "linear"), [(28, 7 * 7 * 32 * 10 + 10), (8, 2 * 2 * 32 * 10 + 10)])
-def test_the_convnet_has_the_lectures_two_blocks_and_a_linear_layer(image_size: int, linear: int) -> None:
-    model = models.convnet(image_size)
-    blocks = (1 * 16 * 25 + 16) + 2 * 16 + (16 * 32 * 25 + 32) + 2 * 32  # weights and biases; batch norm has two each
-    assert models.parameter_count(model) == blocks + linear
-    assert model(torch.zeros(3, 1, image_size, image_size)).shape == (3, 10)
-
-
 @pytest.fixture
 def small_bert(tmp_path: Path) -> Path:
     """The folder of a BERT that has not learned to tell classes apart."""
@@ -52,11 +44,10 @@ def small_bert(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "convnet", "the new layer on a trained bert"])
+@pytest.mark.parametrize("kind", ["gpt2", "the new layer on a trained bert"])
 def test_weights_depend_on_the_seed_alone_and_torchs_random_state_stays_as_it_was(kind: str, small_bert: Path) -> None:
     make: Callable[[int], Any] = {
         "gpt2": lambda seed: models.gpt2("nano", seed=seed, vocab_size=300),
-        "convnet": lambda seed: models.convnet(8, seed=seed),
         "the new layer on a trained bert": lambda seed: models.pretrained_bert(small_bert, seed=seed).classifier,
     }[kind]
     torch.manual_seed(7)
@@ -180,7 +171,6 @@ NO_GPU = [(placed_on(["cpu:0", "cuda:1"]), ValueError, "'cuda:1', and there is n
         (lambda: models.gpt2("small"), ValueError, "size is 'small', expected one of nano, mini, gpt2"),
         (lambda: models.bert("huge"), ValueError, "size is 'huge', expected one of tiny, mini, small, medium, base"),
         (lambda: models.gpt2(GPT2Config(), n_layer=2), TypeError, "a GPT2Config and the settings n_layer"),
-        (lambda: models.convnet(3), ValueError, "image_size is 3, expected at least 4"),
         (lambda: models.parallelize(small_gpt2().transformer, ["cpu"]), TypeError, "is a GPT2Model, expected a GPT2LM"),
         (placed_on([]), ValueError, "there are 0 devices, expected at least one"),
         (placed_on(["cpu"] * 6), ValueError, "6 devices for 5 blocks, expected 1 to 5"),

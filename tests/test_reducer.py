@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 from to_do import task
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
@@ -231,7 +230,6 @@ def cable_goes_out(buffer: torch.Tensor) -> Any:
         (cable_goes_out, "the cable is out"),
         (lambda buffer: None, "TypeError: comm_hook returned None, expected a torch.futures.Future"),
         (dp.all_reduce_hook, "the cable is out"),  # fails on its way
-        (dp.bf16_compress_hook, "the cable is out"),
     ],
 )
 def test_an_error_in_a_communication_hook_reaches_the_caller(comm_hook, says, ranks):
@@ -650,36 +648,6 @@ def test_the_event_table_has_each_bucket_of_each_step_with_its_number_and_bytes(
             inside = sent[(sent.start_s > each.start_s) & (sent.end_s < each.end_s)]
             assert inside.bucket.tolist() == [0, 1, 2, 3]
             assert inside.bytes.tolist() == run.values[rank]
-
-
-# --- communication hooks --------------------------------------------------------------------------
-
-
-@reducer_task
-def test_gradients_sent_as_bfloat16_are_those_of_torchs_own_hook_close_to_the_mean_and_half_the_bytes(ranks):
-    def in_rank() -> tuple[Gradients, Gradients, Gradients, list[int]]:
-        start = chain(torch.float32)
-        ours = several_buckets(copy.deepcopy(start), comm_hook=dp.bf16_compress_hook)
-        theirs = DistributedDataParallel(copy.deepcopy(start))
-        # By another name: by its own, register_comm_hook refuses this hook on gloo, where it works.
-        theirs.register_comm_hook(None, lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket))
-        loss = functools.partial(loss_of, dtype=torch.float32)
-        loss(theirs).backward()
-        sent = []
-        for reducer in (several_buckets(copy.deepcopy(start)), ours):
-            with mock.patch.object(dist, "all_reduce", wraps=dist.all_reduce) as all_reduce:
-                step(reducer, loss)
-            sent.append(sum(call.args[0].nbytes for call in all_reduce.call_args_list))
-        return gradients(ours.module), gradients(theirs.module), own_gradients(start, loss), sent
-
-    values = ranks(2).run(in_rank).values
-    exact, size = mean(own for *_, own, _ in values), sum(p.nbytes for p in chain(torch.float32).parameters())
-    for ours, theirs, _, sent in values:
-        torch.testing.assert_close(ours, theirs)
-        torch.testing.assert_close(ours, exact, rtol=2e-2, atol=1e-3)
-        assert not any(torch.equal(ours[name], exact[name]) for name in exact)
-        assert all(gradient.dtype == torch.float32 for gradient in ours.values())
-        assert sent == [size, size // 2]
 
 
 # --- one wrapper after another --------------------------------------------------------------------

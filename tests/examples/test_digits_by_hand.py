@@ -3,10 +3,12 @@ after the other."""
 
 from __future__ import annotations
 
+import gzip
 import re
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -28,7 +30,7 @@ def in_one_process() -> tuple[dict[tuple[int, int], list[float]], float]:
     """Each rank's losses by epoch and step, and the accuracy: the two shares of a batch one after
     the other, as batch norm sees them alone, with the mean of their losses as the loss."""
     script = runpy.run_path(str(SCRIPT))
-    dataset, (test_images, test_labels) = script["digits"]()
+    dataset, test = script["digits"]()
     torch.manual_seed(0)
     model = script["ConvNet"]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -44,8 +46,29 @@ def in_one_process() -> tuple[dict[tuple[int, int], list[float]], float]:
             torch.stack(both).mean().backward()
             optimizer.step()
             losses[epoch, step] = [loss.item() for loss in both]
-    correct = model.eval()(test_images).argmax(dim=1) == test_labels
+    correct = model.eval()(test.tensors[0]).argmax(dim=1) == test.tensors[1]
     return losses, correct.float().mean().item()
+
+
+@pytest.fixture(autouse=True)
+def _no_data(monkeypatch) -> None:
+    monkeypatch.delenv("LABKIT_DATA", raising=False)
+
+
+def test_mnist_s_own_files_are_read_from_labkit_data(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "mnist").mkdir()
+    for part, numbers in {"train": (7, 0, 9), "t10k": (2,)}.items():
+        images = np.stack([np.full((28, 28), 25 * number, dtype=np.uint8) for number in numbers])
+        images[:, 0, 1] = 255  # the first row, the second column
+        files = {"images-idx3": b"\0\0\b\x03" + 12 * b"\1" + images.tobytes(), "labels-idx1": bytes([0, 0, 8, 1])}
+        files["labels-idx1"] += 4 * b"\1" + bytes(numbers)
+        for name, content in files.items():
+            (tmp_path / "mnist" / f"{part}-{name}-ubyte.gz").write_bytes(gzip.compress(content))
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+    train, test = runpy.run_path(str(SCRIPT))["digits"]()
+    images, labels = train.tensors
+    assert (images.shape, labels.tolist(), len(test)) == ((3, 1, 28, 28), [7, 0, 9], 1)
+    assert images[0, 0, 5, 5] == 175 / 255 and images[1, 0, 0].tolist() == [0, 1, *26 * [0]]
 
 
 @pytest.mark.slow
