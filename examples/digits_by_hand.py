@@ -3,18 +3,21 @@
 python examples/digits_by_hand.py -w 2 -nr 0 --epochs 2 --master_addr 127.0.0.1 --master_port 8888
 python examples/digits_by_hand.py -w 2 -nr 1 --epochs 2 --master_addr 127.0.0.1 --master_port 8888
 
-Each waits until the other one has been started.
+Each waits until the other one has been started. The digits are MNIST's if the folder LABKIT_DATA
+has its four files in mnist/, such as train-images-idx3-ubyte.gz; otherwise scikit-learn's.
 """
 
 import argparse
 import gc
+import gzip
 import os
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, interpolate
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -28,24 +31,35 @@ class ConvNet(nn.Module):
         super().__init__()
         self.block1 = nn.Sequential(nn.Conv2d(1, 16, 5, padding=2), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2))
         self.block2 = nn.Sequential(nn.Conv2d(16, 32, 5, padding=2), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2))
-        self.linear = nn.Linear(32 * 2 * 2, 10)
+        self.linear = nn.Linear(32 * 7 * 7, 10)
 
-    def forward(self, images):  # (N, 1, 8, 8) to (N, 10)
+    def forward(self, images):  # (N, 1, 28, 28) to (N, 10)
         return self.linear(self.block2(self.block1(images)).flatten(1))
 
 
+def mnist(folder, part):
+    """Return the images of "train" or "t10k", (N, 1, 28, 28) from 0 to 1, with their digits."""
+    images = gzip.decompress((folder / f"{part}-images-idx3-ubyte.gz").read_bytes())
+    labels = gzip.decompress((folder / f"{part}-labels-idx1-ubyte.gz").read_bytes())
+    images = torch.frombuffer(bytearray(images), dtype=torch.uint8, offset=16).view(-1, 1, 28, 28)
+    return TensorDataset(images / 255, torch.frombuffer(bytearray(labels), dtype=torch.uint8, offset=8).long())
+
+
 def digits():
-    """Return 1500 images to train on, (1, 8, 8) from 0 to 1, with their digits, and 297 to test."""
+    """Return MNIST to train on and to test, or 1500 and 297 smaller images, enlarged."""
+    folder = Path(os.environ.get("LABKIT_DATA", ""), "mnist")
+    if folder.is_dir():
+        return mnist(folder, "train"), mnist(folder, "t10k")
     images, labels = load_digits(return_X_y=True)
-    images = torch.tensor(images / 16, dtype=torch.float32).view(-1, 1, 8, 8)
+    images = interpolate(torch.tensor(images / 16, dtype=torch.float32).view(-1, 1, 8, 8), size=28)
     labels = torch.tensor(labels)
-    return TensorDataset(images[:N_TRAIN], labels[:N_TRAIN]), (images[N_TRAIN:], labels[N_TRAIN:])
+    return TensorDataset(images[:N_TRAIN], labels[:N_TRAIN]), TensorDataset(images[N_TRAIN:], labels[N_TRAIN:])
 
 
 def train(device, epochs):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(SEED)
-    dataset, (test_images, test_labels) = digits()
+    dataset, test = digits()
     model = DistributedDataParallel(ConvNet().to(device))  # gives every rank rank 0's weights
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     sampler = DistributedSampler(dataset, seed=SEED)  # knows rank and world size from the group
@@ -58,13 +72,13 @@ def train(device, epochs):
             optimizer.zero_grad()
             loss.backward()  # averages the gradients meanwhile
             optimizer.step()
-            if step % 5 == 0:  # this rank's own loss
+            if step % (len(loader) // 3) == 0:  # this rank's own loss
                 print(f"Epoch [{epoch}/{epochs}], Step [{step}/{len(loader)}], Loss: {loss.item():.4f}", flush=True)
     if rank == 0:
         model.eval()
         with torch.no_grad():
-            guesses = model.module(test_images.to(device)).argmax(dim=1).cpu()
-        print(f"Accuracy on {len(test_labels)} test images: {(guesses == test_labels).float().mean():.4f}")
+            right = [model.module(x.to(device)).argmax(dim=1).cpu() == y for x, y in DataLoader(test, batch_size=1000)]
+        print(f"Accuracy on {len(test)} test images: {torch.cat(right).float().mean():.4f}")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,6 @@ from labkit.parallel.bucket import (
     Bucket,
     CommHook,
     all_reduce_hook,
-    bf16_compress_hook,
     check_same_model,
     forms_of,
     take_buffers_from_rank_0,

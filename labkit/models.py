@@ -1,4 +1,4 @@
-"""The models of the lab: GPT-2 and BERT as transformers has them, and a small ConvNet."""
+"""The models of the lab: GPT-2 and BERT as transformers has them."""
 
 from __future__ import annotations
 
@@ -169,28 +169,6 @@ def bert(size: str = "small", seed: int = 0, **settings: Any) -> BertForSequence
     config = BertConfig(**(shape | derived | no_dropout | settings))
     with _seeded(seed):
         return BertForSequenceClassification(config)
-
-
-def convnet(image_size: int = 28, n_classes: int = 10, seed: int = 0) -> torch.nn.Sequential:
-    """Return a ConvNet for grey pictures: (N, 1, image_size, image_size) to logits (N, n_classes).
-
-    Two blocks, each a convolution, batch norm, ReLU and pooling that halves the picture, then one
-    linear layer: the network of the lecture's demonstration of DDP. The weights depend on the sizes
-    and ``seed`` alone, as in :func:`gpt2`.
-
-    Raises ValueError for pictures smaller than 4×4, of which pooling would leave nothing.
-    """
-    from torch import nn
-
-    if image_size < 4:
-        raise ValueError(f"image_size is {image_size}, expected at least 4: it is halved twice")
-
-    def block(n_in: int, n_out: int) -> list[nn.Module]:
-        return [nn.Conv2d(n_in, n_out, kernel_size=5, padding=2), nn.BatchNorm2d(n_out), nn.ReLU(), nn.MaxPool2d(2)]
-
-    with _seeded(seed):
-        linear_in = 32 * (image_size // 4) ** 2
-        return nn.Sequential(*block(1, 16), *block(16, 32), nn.Flatten(), nn.Linear(linear_in, n_classes))
 
 
 def pretrained_bert(

@@ -70,7 +70,7 @@ class DataSet:
         rows = self.from_folder(split, folder) if folder.is_dir() else None
         if rows is None:
             options = self.on_hub.get(source, {})
-            where, table = load_table(source, split, UNIT, self.expected(split), **options)
+            where, table = load_table(source, split, self.expected(split), **options)
             rows = self.from_table(table, source, split)
         if not rows:
             raise ValueError(f"{where}: the {split} split is empty, expected at least one {UNIT}")
@@ -95,11 +95,11 @@ def labkit_data() -> str | None:
     return named
 
 
-def load_table(source: str, split: str, unit: str, expected: str, **options: str) -> tuple[str, Any]:
+def load_table(source: str, split: str, expected: str, **options: str) -> tuple[str, Any]:
     """Return where a split is from, in words, and what ``datasets`` loads: of a folder or the hub.
 
-    ``unit`` says what it has, ``expected`` what was looked for. Raises FileNotFoundError for a
-    source that is not there, or without the split.
+    ``expected`` says what was looked for. Raises FileNotFoundError for a source that is not there,
+    or without the split.
     """
     from datasets import load_dataset
 
@@ -116,7 +116,7 @@ def load_table(source: str, split: str, unit: str, expected: str, **options: str
     try:
         return where, load_dataset(source, split=split, **options)
     except (FileNotFoundError, ValueError) as error:  # no file that it reads, or none of the split
-        raise FileNotFoundError(f"{source} has no {unit}s of the {split} split; {expected}") from error
+        raise FileNotFoundError(f"{source} has no {UNIT}s of the {split} split; {expected}") from error
 
 
 def check_columns(table: Any, name: str, columns: Iterable[str]) -> None:

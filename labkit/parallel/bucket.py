@@ -165,17 +165,6 @@ def all_reduce_hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
     return dist.all_reduce(buffer, async_op=True).get_future()
 
 
-def bf16_compress_hook(buffer: torch.Tensor) -> torch.futures.Future[Any]:
-    """Sum ``buffer`` over all ranks in bfloat16: half the bytes, two to three digits."""
-    compressed = buffer.bfloat16()
-
-    def decompress(arrived: torch.futures.Future[Any]) -> torch.Tensor:
-        arrived.value()  # raises what went wrong on the way
-        return buffer.copy_(compressed)
-
-    return dist.all_reduce(compressed, async_op=True).get_future().then(decompress)
-
-
 # --- ranks start with the same model --------------------------------------------------------------
 
 
