@@ -9,8 +9,8 @@ A task is one file, such as ``dp_6.py``. It holds cases, the record of the task,
         def __str__(self):              # its name, in front of each finding about it
             return f"assign_buckets({self.sizes}, 8)"
 
-        def observe(self):              # runs in another process, as if typed in a cell
-                                        # (observer.py); returns plain data (plain.py)
+        def observe(self):              # runs in another process (observer.py)
+                                        # returns plain data (plain.py)
             from labkit import dp
 
             return dp.assign_buckets(self.sizes, 8)

@@ -1,18 +1,12 @@
-"""Observe an answer in processes of its own, called as a cell of a notebook calls it.
-
-No file of check is on its call stack. So an answer that looks at its callers finds what it would
-find in a notebook, and cannot behave better for check.
-"""
+"""Observe an answer in processes of its own, so that whatever it does stays there."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
+import importlib
 import re
-import sys
-from collections.abc import Callable, Mapping
-from copy import copy
+from collections.abc import Mapping
 from typing import Any
 
 from labkit.check import plain
@@ -26,12 +20,6 @@ GROUP_IS_GONE = (
     "destroyed the process group, so nothing can be communicated after it. "
     "Leave out destroy_process_group: the code that formed the group ends it"
 )
-CELL = "<cell>"  # where code says that it stands
-OBSERVED = """
-def observed(case):
-    __import__(student)
-    return pack(typed(case).observe())
-"""
 
 
 class Observer(contextlib.ExitStack):
@@ -56,8 +44,7 @@ class Observer(contextlib.ExitStack):
         waits = self._waits or ("" if world_size is None else WAITS_FOR_RANKS)
         try:
             _wait_for_a_first_rank()
-            observed = _observed(self._source.path.stem)
-            found = self._ranks(world_size).run(observed, case).values
+            found = self._ranks(world_size).run(_observed, case, f"labkit.{self._source.path.stem}").values
         except (plain.NotPlain, RankError, LaunchTimeout) as error:
             what = stopped_by(error, self._source, waits)
             what += "".join(f". {meaning}" for known, meaning in self._known.items() if re.search(known, what))
@@ -108,37 +95,12 @@ def _wait_for_a_first_rank() -> None:
 # --- in the rank ----------------------------------------------------------------------------------
 
 
-def _observed(student: str) -> Callable[[Any], Any]:
-    """Return a function for ranks: of a case, what it observes, packed.
+def _observed(case: Any, student: str) -> list[Any]:
+    """Return as plain data what a case observes, and whether there still is a process group.
 
-    The student's file is imported first, so it binds no function that a case replaces.
+    The student's module is imported first, so it binds no function that the case replaces.
     """
-    names = {"student": f"labkit.{student}", "typed": typed, "pack": _pack}
-    fn: Callable[[Any], Any] = _run(OBSERVED, **names)["observed"]
-    return fn
-
-
-def _pack(seen: Any) -> list[Any]:
-    """Return as plain data what was observed, and whether there still is a process group."""
     import torch.distributed as dist
 
-    return [plain.pack(seen), dist.is_initialized()]
-
-
-def typed(case: Any) -> Any:
-    """Return a case whose methods, and what they call in their module, were typed in a cell."""
-    again, kind = copy(case), type(case)
-    object.__setattr__(again, "__class__", _typed_module(kind.__module__)[kind.__name__])
-    return again
-
-
-@functools.cache
-def _typed_module(name: str) -> dict[str, Any]:
-    return _run(inspect.getsource(sys.modules[name]))
-
-
-def _run(source: str, **names: Any) -> dict[str, Any]:
-    """Return the names of a cell after it has run."""
-    names["__name__"] = "__main__"
-    exec(compile(source, CELL, "exec", dont_inherit=True), names)
-    return names
+    importlib.import_module(student)
+    return [plain.pack(case.observe()), dist.is_initialized()]
