@@ -13,7 +13,7 @@ from labkit.ranks.messages import ANY, GroupState
 
 def is_in_step(states: Sequence[GroupState | None]) -> bool:
     """Return whether all ranks have begun as many collectives in the default group, and have it."""
-    return None not in states and len({state.collectives for state in states if state}) == 1
+    return None not in states and len({tuple(state.collectives) for state in states if state}) == 1
 
 
 def is_settled(states: Sequence[GroupState | None]) -> bool:
@@ -28,7 +28,7 @@ def is_settled(states: Sequence[GroupState | None]) -> bool:
 
 def _open_messages(states: Sequence[GroupState]) -> bool:
     """Return whether sends and receives differ, in number or in their tags."""
-    each = [(*key, *numbers) for state in states for key, numbers in state.messages.items()]
+    each = [messages for state in states for messages in state.messages]
     from_any = {(group, to) for group, _, source, to, *_ in each if source == ANY}
     left: Counter[tuple[str, int, int, str]] = Counter()
     for group, is_send, source, to, number, tags in each:

@@ -1,21 +1,19 @@
 """The messages between the notebook and a rank: what they say, and how they travel.
 
-A message goes over a connection with a payload after it, which is not copied. The notebook reads
-what a rank sends without running any of its code.
+A message goes over a connection with a payload after it, which is not copied. A rank's is JSON, so
+the notebook runs none of its code.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
+import json
 import linecache
-import numbers
 import operator
-import pickle
 import socket
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 _HEADER = struct.Struct("!QQ")  # the lengths of message and payload
@@ -23,10 +21,6 @@ MAX_WAIT_S = 1e6  # days; the timeout of a socket cannot be infinite
 _PIECE = 1 << 20
 
 Buffer = bytes | bytearray
-
-
-class NotPlain(ValueError):
-    """Something other than plain data was sent."""
 
 
 # --- what a rank sends ----------------------------------------------------------------------------
@@ -51,13 +45,13 @@ class GroupState(NamedTuple):
     """What a rank has begun in its process groups, since the default one was formed.
 
     ``collectives``: how many, for each backend of the default group. ``others``: how many in each
-    other group, by its name. ``messages``: how many there were, and the sum of their tags, by
-    group, whether they were sent, and the numbers of the sender and the receiver in the group.
+    other group, by its name. ``messages``: of each kind the group, whether they were sent, and the
+    numbers of the sender and the receiver in the group; how many, and the sum of their tags.
     """
 
-    collectives: tuple[int, ...]
+    collectives: Sequence[int]
     others: dict[str, int]
-    messages: dict[tuple[str, bool, int, int], tuple[int, int]]
+    messages: Sequence[tuple[str, bool, int, int, int, int]]
 
 
 class Done(NamedTuple):
@@ -171,76 +165,36 @@ class RankState(NamedTuple):
 
 
 Message = Progress | Done | Failed | Shown | Completed | RankState
-_CLASSES = {
-    cls.__name__: cls for cls in (Progress, Done, Failed, GroupState, Shown, Completed, RankState, Begun, Place)
-}
+_CLASSES: dict[str, Any] = {cls.__name__: cls for cls in (Progress, Done, Failed, Shown, Completed, RankState)}
 
 
-def encode(message: Message) -> bytes:
-    """Return a message as bytes: these classes, and in their fields plain data."""
-    buffer = io.BytesIO()
-    _PlainPickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(message)
-    return buffer.getvalue()
+def encode(message: Message) -> tuple[bytes, Buffer]:
+    """Return a message as JSON, its class and its fields, and its payload as it is."""
+    fields = message._asdict()
+    payload = fields.pop("value", b"")  # of a Done
+    return json.dumps([type(message).__name__, fields], default=_own_number).encode(), payload
 
 
-def decode(data: Buffer) -> Message:
-    """Return the message that these bytes are; nothing of them is executed.
-
-    Raises NotPlain if they are something else.
-    """
-    message: Message = _loads(data, _CLASSES)
-    if not isinstance(message, Message):
-        raise NotPlain(f"it is not a message but {message!r:.60}")
-    return message
+def _own_number(number: Any) -> int | float:
+    """Return another library's number, such as a numpy integer, as Python's own."""
+    return operator.index(number) if hasattr(type(number), "__index__") else float(number)
 
 
-# --- plain data -----------------------------------------------------------------------------------
-
-
-class _PlainPickler(pickle.Pickler):
-    """Turns other libraries' numbers and texts, such as a numpy integer, into Python's own."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, str):
-            return str, (str.__str__(obj),)
-        if hasattr(type(obj), "__index__"):
-            return int, (operator.index(obj),)
-        if isinstance(obj, numbers.Real):
-            return float, (float(obj),)
-        if isinstance(obj, tuple) and type(obj) not in _CLASSES.values():
-            return tuple, (tuple(obj),)
-        return NotImplemented
-
-
-_BUILTINS = {cls.__name__: cls for cls in (int, float, str, tuple)}
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """Calls int, float, str, tuple and ``classes`` alone, though a pickle may name anything."""
-
-    def __init__(self, data: Buffer, classes: Mapping[str, type]):
-        super().__init__(io.BytesIO(data))
-        self._allowed = {"builtins": _BUILTINS, __name__: classes}
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (cls := self._allowed.get(module, {}).get(name)) is None:
-            raise NotPlain(f"it names {module}.{name}")
-        return cls
-
-
-def loads_plain(data: Buffer) -> Any:
-    """Return the plain data that was pickled: None, numbers, strings, tuples, lists and dicts.
-
-    Raises NotPlain for other bytes, and executes none.
-    """
-    return _loads(data, {})
-
-
-def _loads(data: Buffer, classes: Mapping[str, type]) -> Any:
+def decode(data: Buffer, payload: Buffer) -> Message:
+    """Return the message that these bytes are. Raises ValueError if they are something else."""
     try:
-        return _PlainUnpickler(data, classes).load()
-    except Exception as error:  # bytes that are not a pickle raise nearly anything
-        raise NotPlain(str(error)) from None
+        name, fields = json.loads(data)
+        if name == "Done":
+            fields["value"] = payload
+        if state := fields.get("group_state"):
+            fields["group_state"] = GroupState(*state)
+        if name == "RankState":
+            fields["place"] = Place(*fields["place"])
+            begun = [Begun(*each) for each in fields["begun"]]
+            fields["begun"] = [each._replace(place=Place(*each.place)) for each in begun]
+        return _CLASSES[name](**fields)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise ValueError(f"this is not a message: {data!r:.60}") from None
 
 
 # --- over a connection ----------------------------------------------------------------------------

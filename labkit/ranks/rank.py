@@ -24,7 +24,7 @@ from labkit.ranks import messages, pickling
 from labkit.ranks.call_reader import CallReader
 from labkit.ranks.errors import advice, format_error, message_of
 from labkit.ranks.loader_workers import clear_frames, workers_end_soon
-from labkit.ranks.messages import Done, Failed, GroupState, Message, encode
+from labkit.ranks.messages import Done, Failed, GroupState, Message
 from labkit.ranks.rank_config import CallerEnvironment, GroupNumber, RankConfig
 from labkit.ranks.rank_state import RankWatch
 
@@ -77,12 +77,9 @@ class Rank:
 
     def send(self, message: Message) -> None:
         """Send a message to the notebook, from any thread. A Done's value is not copied."""
-        value: bytes | bytearray = b""
-        if isinstance(message, Done):
-            value, message = message.value, message._replace(value=b"")
-        data = encode(message)
+        data, payload = messages.encode(message)
         with self._sending:
-            messages.send(self.connection, data, value)
+            messages.send(self.connection, data, payload)
 
     def serve(self) -> None:
         """Run one call after another until the notebook closes the connection."""
@@ -293,7 +290,7 @@ class Rank:
         import torch.distributed as dist
 
         if self._watch.log is None or self._groups == 0:
-            return GroupState((), {}, {})
+            return GroupState((), {}, ())
         return self._watch.log.group_state() if dist.is_initialized() else None
 
     def _state_after_failure(self) -> GroupState | None:

@@ -15,7 +15,7 @@ from labkit.ranks import messages
 from labkit.ranks.call_reader import EndCall
 from labkit.ranks.errors import RankError, readable_stacks
 from labkit.ranks.fork_server import STATUS
-from labkit.ranks.messages import Completed, Done, Failed, GroupState, NotPlain, Progress, RankState, Shown
+from labkit.ranks.messages import Completed, Done, Failed, GroupState, Progress, RankState, Shown
 from labkit.ranks.rank_output import RankOutput
 from labkit.ranks.server_handle import ServerHandle
 
@@ -140,11 +140,10 @@ class RankHandle:
         message has not come by ``deadline``. RankError if it sends anything but a message.
         """
         try:
-            received, value = messages.receive(self.connection, deadline)
-            message = messages.decode(received)
+            message = messages.decode(*messages.receive(self.connection, deadline))
         except TimeoutError:
             raise EOFError from None
-        except NotPlain:
+        except ValueError:
             raise RankError(self.rank, "no answer", "ended without an answer: it sent something else") from None
         if isinstance(message, Progress | Shown):
             return message
@@ -154,7 +153,7 @@ class RankHandle:
             self.completed = message
         elif message.calls == self.calls:  # else it answers a call that was given up
             self.group_state = message.group_state
-            self.answer = message._replace(value=value) if isinstance(message, Done) else message
+            self.answer = message
         return None
 
     def note_end(self) -> None:

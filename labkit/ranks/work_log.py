@@ -239,14 +239,14 @@ class WorkLog:
 
     def group_state(self) -> GroupState:
         """Return what this rank has begun in all groups, to be compared with the others."""
-        others, messages = {}, {}
+        others, messages = {}, []
         for group, name in _names_of_groups().items():
             sent = {key: totals for key, totals in self._totals.items() if key[0] == name}
             if group is not dist.GroupMember.WORLD:  # gloo counts messages as well
                 others[name] = _n_begun_in(group) - sum(number for number, _ in sent.values())
             for (_, kind, peer), totals in sent.items():
                 ends = (group.rank(), peer) if kind == "send" else (peer, group.rank())
-                messages[name, kind == "send", *ends] = totals
+                messages.append((name, kind == "send", *ends, *totals))
         return GroupState(self.n_collectives(), others, messages)
 
     def n_begun(self) -> int:

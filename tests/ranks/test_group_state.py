@@ -16,7 +16,7 @@ def state(*messages: tuple[bool, int, int, int], collectives: int = 3, **others:
     for is_send, source, to, tag in messages:
         number, tags = totals.get(("0", is_send, source, to), (0, 0))
         totals["0", is_send, source, to] = number + 1, tags + tag
-    return GroupState((collectives,), others, totals)
+    return GroupState((collectives,), others, [(*kind, *each) for kind, each in totals.items()])
 
 
 SETTLED = {
