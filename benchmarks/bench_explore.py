@@ -147,7 +147,7 @@ def pictures_per_s(lab: Lab, n_ranks: int, n_micro: int) -> dict[str, float]:
         return statistics.median([page.evaluate(DRAG_A_TIME) for _ in range(4)][1:])  # one to warm up
 
     file = lab.folder / "explorer.html"
-    file.write_text(schedule_explorer(state).timeline.to_html(), encoding="utf-8")
+    schedule_explorer(state).timeline.to_html(file)
     page = lab.browser.new_page()
     page.goto(file.as_uri())
     in_file = drawn(page)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anywidget
@@ -118,9 +120,19 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 
     # --- to keep ----------------------------------------------------------------------------------
 
-    def to_html(self, title: str = "") -> str:
-        """Return the picture as one HTML file that plays and explains without a kernel."""
-        title = title or self.scene["title"] or self.scene["alt"].removesuffix(".") or "labkit timeline"
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str | None:
+        """Write the picture to ``path``: one HTML file that plays and explains without a kernel.
+
+        Without a path, return the text of that file.
+        """
+        text = self._html()
+        if path is None:
+            return text
+        write_atomically(Path(path), text.encode())
+        return None
+
+    def _html(self) -> str:
+        title = self.scene["title"] or self.scene["alt"].removesuffix(".") or "labkit timeline"
         return standalone_html.standalone_html(self.scene, title, self.library())
 
     def save(self, name: str, *, alt: str = "", colors: Mapping[str, Any] | None = None) -> draw.Picture:
@@ -134,7 +146,7 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 
         form = self.static_form()
         picture = draw.save(form.draw(colors=colors) if colors else form.figure, name, alt=alt or form.alt)
-        write_atomically(lab().figures / f"{name}.html", self.to_html().encode())
+        write_atomically(lab().figures / f"{name}.html", self._html().encode())
         return picture
 
     def _no_static_form(self) -> StaticForm:
@@ -146,7 +158,7 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         from labkit.draw.picture import figure_of, render
 
         if form == "html":
-            content = self.to_html().encode()
+            content = self._html().encode()
         else:
             stands_for = self.static_form()
             figure = figure_of(stands_for.figure, "save")

@@ -47,9 +47,12 @@ def test_keys_are_heard_in_the_order_in_which_they_were_pressed_view_by_view(tim
     assert heard == ["x", "f", "b", "u", "y"]
 
 
-def test_what_an_event_is_called_cannot_run_as_code():
+def test_a_file_is_written_whole_and_what_an_event_is_called_cannot_run_as_code(tmp_path):
     events = simulate(gpipe(2, 2)).assign(name="</script><script>alert(1)</script>")
-    page = Timeline(events, title="<b>").to_html()
+    timeline, page = Timeline(events, title="<b>"), tmp_path / "t.html"
+    assert timeline.to_html(page) is None
+    page = page.read_text(encoding="utf-8")
+    assert page == timeline.to_html()
     assert "<script>alert" not in page and "<title>&lt;b&gt;</title>" in page
 
 
