@@ -1,5 +1,5 @@
 # make lab        set up, then JupyterLab on the first notebook
-# make test       set up, then the fast tests, which replay four of the notebooks
+# make test       set up, and install what tests need; then the fast tests, which replay four of the notebooks
 # make test SLOW=1            all tests and notebooks, as .ci/run
 # make test TESTS=tests/draw  some tests alone, the slow ones among them too
 # make test LABKIT_TEST_DATA=~/data   also the tests on the real RTE and Multi30k, from data/glue/RTE and data/multi30k
@@ -25,6 +25,8 @@ READY := $(VENV)/ready$(if $(SYSTEM_TORCH),-with-system-torch)
 
 .PHONY: setup lab test figures notebooks screenshots submit bench gpu matrix clean
 
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)/constraints.txt --editable
+
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt Makefile
@@ -32,7 +34,15 @@ $(READY): pyproject.toml constraints.txt Makefile
 	rm -f $(VENV)/ready*
 	$(PYTHON) -m venv $(if $(SYSTEM_TORCH),--system-site-packages --clear) $(VENV)
 	sed $(if $(SYSTEM_TORCH),-e '/^torch==/d' -e '/^numpy==/d') $(if $(TORCH),-e 's/^torch==.*/torch==$(TORCH)/') -e '/^#/d' constraints.txt > $(VENV)/constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)/constraints.txt --editable '.[test]'
+	@echo 'labkit: pip installs JupyterLab, transformers and what they need: a download of 0.2 GB, 3 to 20 minutes, once.'
+	$(if $(SYSTEM_TORCH),,@echo 'labkit: torch comes with it: 0.2 GB for CPUs, about 3 GB with CUDA, which is what Linux gets. To choose: docs/platforms.md.')
+	$(INSTALL) '.[lab]'
+	touch $@
+
+# What tests need besides: linters, a type checker, a browser's driver.
+$(READY)-to-test: $(READY)
+	@echo "labkit: installing what tests need: a download of 0.2 GB, 1 to 5 minutes."
+	$(INSTALL) '.[test]'
 	touch $@
 
 # Cells (!labkit report 05) and terminals there find this environment's python and labkit first. In a terminal the reader's
@@ -41,7 +51,7 @@ lab: setup
 	printf '%s\n' '[ ! -f ~/.bashrc ] || . ~/.bashrc' '. "$(abspath $(BIN))/activate"' > $(VENV)/terminal.sh
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter lab --ServerApp.terminado_settings="shell_command=['bash', '--rcfile', '$(abspath $(VENV))/terminal.sh']" --KernelManager.transport=ipc --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/$(firstword $(sort $(wildcard notebooks/*.ipynb))) $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_FLAGS)
 
-test: setup
+test: $(READY)-to-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
@@ -54,19 +64,19 @@ figures: setup
 notebooks: setup
 	$(BIN)/python -m labkit.course.notebooks execute
 
-screenshots: setup
+screenshots: $(READY)-to-test
 	$(BIN)/python tests/browser/screenshots.py
 
 submit: setup
 	$(BIN)/labkit submit $(SUBMIT_FLAGS)
 
-bench: setup
+bench: $(READY)-to-test
 	for benchmark in benchmarks/bench_*.py; do $(BIN)/python $$benchmark || exit 1; done
 
 gpu:
 	$(firstword $(wildcard $(BIN)/python) $(PYTHON)) benchmarks/on_gpu.py $(GPU_FLAGS)
 
-matrix: setup
+matrix: $(READY)-to-test
 	$(BIN)/python tests/matrix.py $(MATRIX)
 
 clean:
