@@ -86,7 +86,6 @@ def test_a_step_lasts_until_the_last_rank_ends_and_the_typical_one_is_the_median
     typical = turns.typical("way")
     assert set(typical["step"]) == {2} and set(typical["rank"]) == {0, 1} and "turn" not in set(typical["name"])
     assert typical["start_s"].min() == 0.25
-    assert turns.rank_s.iloc[1].tolist() == [4.0, 4.5]
 
 
 def test_parts_are_means_over_ranks_and_with_the_rest_the_whole_step():
