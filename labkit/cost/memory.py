@@ -240,16 +240,3 @@ def training_s(
     number of GPUs: communication is in it, and grows with that number.
     """
     return training_flops(n_parameters, n_tokens) / (n_gpus * gpu.peak_flops * utilisation)
-
-
-def training_table(utilisation: float = UTILISATION) -> pd.DataFrame:
-    """Return a row per GPT-3 size: FLOPs to 300 billion tokens, and days on 8 H100 and 1024 A100.
-
-    It is time alone: not all of them fit there, see :func:`fit_table`.
-    """
-    rows = []
-    for size in GPT3_SIZES:
-        n = parameters(size.layers, size.width)
-        seconds = [training_s(n, n_gpus, GPUS[name], utilisation) for n_gpus, name in ((8, "H100"), (1024, "A100"))]
-        rows.append([size.name, training_flops(n), *(each / DAY_S for each in seconds)])
-    return pd.DataFrame(rows, columns=["model", "FLOPs", "days on 8 × H100", "days on 1024 × A100"])

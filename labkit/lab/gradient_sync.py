@@ -17,8 +17,6 @@ from labkit.train.entailment import EntailmentCorpus, collate, count_correct
 from labkit.train.glue_task import epoch_order
 from labkit.train.trainer import Batch, sum_over_ranks, world
 
-_LOSSES = 5  # of the first iterations, as published
-
 
 def small_bert(corpus: EntailmentCorpus, seed: int = 0) -> Any:
     """Return the model that notebook 05 trains, on this rank's device: the same for a seed.

@@ -160,17 +160,6 @@ class Turns:
         """Seconds of each whole step: from the first rank's begin to the last one's end."""
         return self._table({way: [_seconds(_turns(step)) for step in steps] for way, steps in self._steps.items()})
 
-    @functools.cached_property
-    def rank_s(self) -> RepeatedTimes:
-        """Seconds of each step on each rank that has a part in it: a column per (way, rank)."""
-        return self._table(
-            {
-                (way, int(rank)): [_seconds(turns[turns["rank"] == rank]) for turns in map(_turns, steps)]
-                for way, steps in self._steps.items()
-                for rank in _turns(steps[0])["rank"]
-            }
-        )
-
     def part_s(self, name: str) -> RepeatedTimes:
         """Return the seconds in spans of that name in each step: the mean over the way's ranks."""
         return self._table(

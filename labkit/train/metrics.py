@@ -209,15 +209,5 @@ def report(merged: dict[str, Any]) -> str:
     return "\n".join(f"{name:<18} {value}".rstrip() for name, value in lines)
 
 
-def epochs_to(history: pd.DataFrame, validation_loss: float) -> float:
-    """Return after how many epochs a run first had that loss; infinity if never.
-
-    ``history`` has a row after each epoch, with ``epochs`` and ``validation_loss``. Between two
-    epochs the loss counts as falling evenly.
-    """
-    least = history["validation_loss"].cummin()
-    return float(np.interp(-validation_loss, -least, history["epochs"], right=np.inf))
-
-
 def _with_std(spread: dict[str, Any], form: str) -> str:
     return " ± ".join(f"{number:{form}}" for number in spread.values() if number is not None)
