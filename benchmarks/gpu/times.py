@@ -20,11 +20,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from labkit import dp, models, pipe
 from labkit.cost import fit_link
-from labkit.explore.schedules.measure import TimedSchedule, run_schedules
+from labkit.explore.schedules.measure import run_schedules
 from labkit.launch import device, launch
 from labkit.parallel.stage import Stage
 from labkit.schedule import Op, Schedule, gpipe, one_f_one_b
-from labkit.simulate import makespan, simulate
+from labkit.simulate import TimedSchedule, makespan, simulate
 from labkit.simulate.measures import peak_activations
 from labkit.stats import repeats
 from labkit.trace import barrier, span

@@ -12,6 +12,7 @@ here as well. In a terminal and in a live cell a number is a number, without eit
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pandas as pd
@@ -19,7 +20,18 @@ import pandas as pd
 from labkit.base.measurement_html import Lines, as_html, say, style_measurements
 from labkit.base.notebook import static
 
-__all__ = ["Lines", "MeasuredSeries", "MeasuredTable", "as_html", "emulated", "fact", "loss", "measured", "say"]
+__all__ = [
+    "Lines",
+    "MeasuredSeries",
+    "MeasuredTable",
+    "as_html",
+    "emulated",
+    "fact",
+    "loss",
+    "measured",
+    "say",
+    "short",
+]
 
 _MAX_ROWS = 100  # more than there are guesses in the course
 _ROUND = str.maketrans("[]", "()")
@@ -35,6 +47,11 @@ def measured(value: float, unit: str = "", width: int = 9) -> str:
     if "e" in number and abs(value) >= 1:  # 1.234e+04 is what %g makes of 12340
         number = f"{value:.0f}"
     return _marked("~", f"{number:>{width}}{unit and ' ' + unit}")
+
+
+def short(value: float, digits: int = 4) -> str:
+    """Write a number with so many significant digits and no exponent, as the page does: 33000."""
+    return format(Decimal(f"{value + 0.0:.{digits}g}"), "f")
 
 
 def fact(text: object, width: int = 44) -> str:

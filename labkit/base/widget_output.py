@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-# On a dark page, JupyterLab's or VS Code's, white becomes black, and hues stay about the same.
-_DARK_PAGE = ':is([data-jp-theme-light="false"], .vscode-dark)'
+# On a dark page of JupyterLab, VS Code or Colab white becomes black, and hues stay about the same.
+_DARK_PAGE = ':is([data-jp-theme-light="false"], .vscode-dark, [theme="dark"])'
 _DARKENED = "filter: invert(0.93) hue-rotate(180deg);"
 
 # Of the two, one is seen. In JupyterLab the class jupyter-widgets on an output itself says that the

@@ -86,7 +86,7 @@ def cell_panel(
         height=float(len(rows)),
         rows=[Label(number + 0.5, name) for number, name in enumerate(rows)],
         columns=[Label(at + 0.5, name) for at, name in columns.items()],
-        clocks=np.arange(len(steps), dtype=float),
+        stops=np.arange(len(steps), dtype=float),
         explain=sentences.__getitem__,
         narrate=narrate_at,
         **more,

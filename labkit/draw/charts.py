@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -97,10 +97,12 @@ def bars(
     with chart(
         ax, 2.2 + 0.75 * len(groups) * (len(names) + 1), y=label or value, note=emulated(table, note=note)
     ) as ax:
+        reached = [*table[value]]
         for name in names:
             rows = table if series is None else table[table[series].astype(str) == name]
             x = [groups.index(entry) + _place_in_cluster(there[entry], name) * width for entry in rows[group]]
             ends = _ends(rows, value, errors, "bars(table)")
+            reached += [] if ends is None else [*(rows[value] - ends[0]), *(rows[value] + ends[1])]
             look = styles[name].face()
             drawn = ax.bar(x, rows[value], 0.92 * width, yerr=ends, label=name, error_kw=_error_bars(), **look)
             numbers = [f"{number:.3g}" if number < 1000 else f"{number:,.0f}" for number in rows[value]]
@@ -111,7 +113,7 @@ def bars(
         label_groups(ax, groups)
         ax.margins(y=0.12)
         if log:
-            _scale_by_powers_of_ten(ax, table[value])
+            _scale_by_powers_of_ten(ax, reached)
     attach(ax, table[[*keys, value, *errors]], x=group, y=value, series=series)
     return ax
 
@@ -215,9 +217,9 @@ def _ends(rows: pd.DataFrame, value: str, errors: list[str], what: str) -> np.nd
     return np.where(spread, ends.clip(min=0), np.nan) if spread.any() else None
 
 
-def _scale_by_powers_of_ten(ax: Axes, values: pd.Series) -> None:
+def _scale_by_powers_of_ten(ax: Axes, reached: Iterable[float]) -> None:
     """Scale from the power of ten below to the one above, with room for numbers on bars."""
-    low, high = np.log10([values.min(), values.max()])
+    low, high = np.log10([end(value for value in reached if value > 0) for end in (min, max)])
     ax.set_yscale("log")
     ax.set_ylim(10 ** np.floor(low - 0.01), 10 ** np.ceil(high + 0.1))
 

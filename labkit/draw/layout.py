@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from labkit.base.formats import short
 from labkit.draw.panel import BAR_COLUMNS, EventsPanel, Label, TimeAxis
 from labkit.simulate import measures
 from labkit.trace import EVENT_COLUMNS, LANES
@@ -52,10 +53,18 @@ def time_axis(extent_s: float, time_label: str = "", origin: float = 0.0) -> Tim
     ``origin`` is the time in seconds that stands at 0.
     """
     if time_label:
-        return TimeAxis(time_label + (f", from {origin:.6g} on" if origin else ""), "", 1.0)
+        return TimeAxis(time_label + (f", from {short(origin, 6)} on" if origin else ""), "", 1.0)
     units = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
     unit, per_second = next((pair for pair in units if extent_s * pair[1] >= 1), units[-1])
-    return TimeAxis(f"time after {origin:.6g} s ({unit})" if origin else f"time ({unit})", unit, per_second)
+    return TimeAxis(f"time after {short(origin, 6)} s ({unit})" if origin else f"time ({unit})", unit, per_second)
+
+
+def from_start(events: pd.DataFrame, time_label: str = "") -> tuple[pd.DataFrame, TimeAxis]:
+    """Return the same table, from its first span on where that is far from 0, and its axis."""
+    start, end = float(events["start_s"].min()), float(events["end_s"].max())
+    origin = start if start > end - start else 0.0
+    axis = time_axis(end - origin - min(start - origin, 0.0), time_label or unit_label(events), origin)
+    return events.assign(start_s=events["start_s"] - origin, end_s=events["end_s"] - origin), axis
 
 
 def stack(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, int]:

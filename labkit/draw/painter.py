@@ -72,8 +72,8 @@ def panel_figure(
 ) -> Figure:
     """Draw panels one under the other, with a legend above and a ``note`` below.
 
-    A panel lies on its own axis, or without one on ``axis``; grids lie under their columns. Rows of
-    all panels are of one height, and a second of one axis is as wide in each. With ``ax``, one for
+    Panels lie on one ``axis``; grids lie under their columns. Rows of all panels are of one height.
+    With ``ax``, one for
     each panel, they are drawn there, and the legend stands to the right of the first.
 
     What is drawn can be saved as CSV (:func:`labkit.draw.save`): ``data``, a table a panel, or else
@@ -85,21 +85,19 @@ def panel_figure(
     axes: list[Axes] = [] if ax is None else np.ravel(np.array(ax)).tolist()
     if ax is not None and len(axes) != len(panels):
         raise ValueError(f"ax has {len(axes)} axes, expected {len(panels)}: one for each table that is drawn")
-    axes_of = [getattr(panel, "axis", None) or axis for panel in panels]
-    is_last = [after is not own for own, after in zip(axes_of, [*axes_of[1:], None], strict=True)]
     with house_style():
         look = Look.of(panels, axis, colors)
         entries = legend_entries(look.styles, look.n_chunks, panels)
         if new := not axes:
-            axes = _new_figure(panels, is_last, entries, note)
-        for number, (on, panel, time, last) in enumerate(zip(axes, panels, axes_of, is_last, strict=True)):
-            alike = [other for other, own in zip(panels, axes_of, strict=True) if own is time]
-            paint(on, panel, look._replace(time=time), across(alike))
+            axes = _new_figure(panels, entries, note)
+        for number, (on, panel) in enumerate(zip(axes, panels, strict=True)):
+            last = number == len(panels) - 1
+            paint(on, panel, look, across(panels))
             pad = 6.0 if not isinstance(panel, GridPanel) else 72 * scaled(_COLUMNS_IN)
             on.set_title(panel.title, loc="left", fontsize=scaled(9.5), weight="bold", pad=pad)
             on.set_title(panel.facts, loc="right", fontsize=scaled(8.5), pad=pad)
             on.tick_params(axis="x", labelbottom=last and not isinstance(panel, GridPanel))
-            on.set_xlabel(time.label if last else "")
+            on.set_xlabel(axis.label if last else "")
             attach(on, data[number] if data else panel.bars.assign(title=panel.title))
         if not new:
             peaks = any(isinstance(panel, EventsPanel) and panel.peaks for panel in panels)
@@ -108,18 +106,16 @@ def panel_figure(
     return figure_of(axes[0], "panel_figure")
 
 
-def _new_figure(panels: Sequence[Panel], is_last: Sequence[bool], entries: Mapping[str, Any], note: str) -> list[Axes]:
+def _new_figure(panels: Sequence[Panel], entries: Mapping[str, Any], note: str) -> list[Axes]:
     """Return axes for the panels in a figure that has their legend and the note."""
     heights = [panel.height + 2 * _MARGIN for panel in panels]
     row_in = min(_ROW_IN, _MAX_ROWS_IN / sum(heights))
     width_in = figure_size(PAGE_IN, 0)[0] / scaled(1)  # as wide as it is for letters of the lab's size
     notes = textwrap.wrap(note, int(_NOTE_CHARACTERS * width_in / PAGE_IN))
     n_lines = math.ceil(sum(_HANDLE_PT + _LETTER_PT * len(label) for label in entries) / (72 * width_in - 36))
-    around_in = [
-        _TITLE_IN + (_COLUMNS_IN if isinstance(panel, GridPanel) else _AXIS_IN * last)
-        for panel, last in zip(panels, is_last, strict=True)
-    ]
-    height_in = sum(heights) * row_in + sum(around_in) + _LINE_IN * (n_lines + len(notes))
+    around_in = [_TITLE_IN + _COLUMNS_IN * isinstance(panel, GridPanel) for panel in panels]
+    axis_in = _AXIS_IN * (not isinstance(panels[-1], GridPanel))
+    height_in = sum(heights) * row_in + sum(around_in) + axis_in + _LINE_IN * (n_lines + len(notes))
     form: dict[str, Any] = {"figsize": figure_size(PAGE_IN, scaled(height_in)), "height_ratios": heights}
     form["gridspec_kw"] = {"left": 0.1, "right": 0.97}  # about where the layout puts them: for labels
     figure, grid = plt.subplots(len(panels), 1, layout="constrained", squeeze=False, **form)
@@ -280,10 +276,11 @@ def _label_rows(ax: Axes, panel: Panel) -> int:
     every = 2 ** max(0, math.ceil(math.log2(scaled(_LABEL_PT) / row_pt)))
     ax.set_yticks([row.at for row in large[::every]], labels=[row.text for row in large[::every]])
     ax.tick_params(axis="y", which="both", length=0)
-    if small:
+    apart_pt = points_per_unit(ax)[1] * np.diff(sorted(row.at for row in small)).min(initial=np.inf)
+    if small and apart_pt >= scaled(_LETTERS_PT[0]):  # or else they would touch
         ax.yaxis.remove_overlapping_locs = False  # a small word in the middle of a large one's rows is kept
         ax.set_yticks([row.at for row in small], labels=[row.text for row in small], minor=True)
-        ax.tick_params(axis="y", which="minor", labelsize=scaled(7.5), labelcolor=on_page(palette.MUTED))
+        ax.tick_params(axis="y", which="minor", labelsize=min(scaled(7.5), apart_pt), labelcolor=on_page(palette.MUTED))
         ax.tick_params(axis="y", which="major", pad=12 + scaled(4.6) * max(len(row.text) for row in small))
     return every
 

@@ -138,7 +138,7 @@ def style_of(name: str) -> Style:
 
 def words_of(name: object) -> str:
     """Return how an event's name is written in words: ``input gradient`` for ``input_grad``."""
-    return str(name).replace("_grad", "_gradient").replace("_", " ")
+    return re.sub(r"_grad(?=_|$)", "_gradient", str(name)).replace("_", " ")
 
 
 def styles_of(names: Collection[str], colors: Mapping[str, Any] | None = None) -> dict[str, Style]:

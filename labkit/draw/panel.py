@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from labkit.base.formats import short
+
 BAR_COLUMNS = ("left", "right", "top", "height", "name", "chunk", "label")
 LINK_COLUMNS = ("source", "target", "appear", "vanish", "label")
 
@@ -42,7 +44,7 @@ class TimeAxis:
     per_second: float
 
     def __call__(self, seconds: float) -> str:
-        return f"{seconds * self.per_second:.4g} {self.unit}".strip()
+        return f"{short(seconds * self.per_second)} {self.unit}".strip()
 
 
 def _nothing(_: float) -> str:
@@ -63,7 +65,7 @@ class Panel:
 
     ``height`` is that of the panel in rows.
 
-    ``clocks`` is where stepping stops, in ascending order. ``explain(i)`` says in a few sentences
+    ``stops`` is where stepping stops, in ascending order. ``explain(i)`` says in a few sentences
     what bar i is and why it is where it is; ``narrate(x)`` says in one line what happens at ``x``.
     """
 
@@ -73,7 +75,7 @@ class Panel:
     title: str = ""
     facts: str = ""
     marks: Sequence[Mark] = ()
-    clocks: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    stops: np.ndarray = field(default_factory=lambda: np.zeros(0))
     explain: Callable[[int], str] = _nothing
     narrate: Callable[[float], str] = _nothing
 
@@ -82,16 +84,11 @@ class Panel:
 class TimedPanel(Panel):
     """Bars that need each other: ``needs[i]`` is the one whose output bar i takes, -1 without one.
 
-    ``axis`` is the panel's own, under it; without one it lies on that of the picture. ``critical``
-    are the numbers of the bars on the critical path. ``clock`` is the word for a stop of
-    ``clocks``; ``moments`` is where stepping by event stops.
+    ``critical`` are the numbers of the bars on the critical path.
     """
 
-    axis: TimeAxis | None = None
     needs: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="int32"))
     critical: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype="int32"))
-    clock: str = "clock"
-    moments: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from labkit.base.formats import emulated
-from labkit.draw.layout import Part, TimeAxis, from_zero, lay_out, prepare, time_axis, unit_label
+from labkit.base.formats import emulated, short
+from labkit.draw.layout import Part, TimeAxis, from_start, from_zero, lay_out, prepare, time_axis, unit_label
 from labkit.draw.painter import panel_figure
 from labkit.draw.panel import EventsPanel, Label, Mark
 from labkit.schedule import EVENT_NAMES
@@ -64,10 +64,7 @@ def timeline(
         note = emulated(*events.values(), note=note)
         return _last(panel_figure(panels, axis, note, data, ax=ax, colors=colors), ax)
     drawn = prepare(events, "timeline(events)")
-    start, end = float(drawn["start_s"].min()), float(drawn["end_s"].max())
-    origin = start if start > end - start else 0.0  # far from the run's start, count from the first span
-    axis = time_axis(end - origin - min(start - origin, 0.0), time_label or unit_label(events), origin)
-    shown = drawn.assign(start_s=drawn["start_s"] - origin, end_s=drawn["end_s"] - origin)
+    shown, axis = from_start(drawn, time_label)
     panel = _with_ops(lay_out([Part("", 1.0, shown)]), shown)
     if panel.of_ops and (shown["lane"] == "compute").all():
         panel = replace(panel, idle=_idle(panel, shown))
@@ -156,10 +153,10 @@ def _step_panel(
     return replace(
         panel,
         title=title,
-        facts=f"makespan {axis(makespan(events))}   bubble {100 * bubble_fraction(events):.1f} %",
+        facts=f"makespan {axis(makespan(events))}   bubble {100 * bubble_fraction(events):z.1f} %",
         idle=_idle(panel, events),
         strips=_strips_of(pieces, panel, most_kept),
-        peaks=[Label(panel.ranks[rank][1] + _STRIP / 2, f"{peak:.4g}") for rank, peak in peaks.items()],
+        peaks=[Label(panel.ranks[rank][1] + _STRIP / 2, short(peak)) for rank, peak in peaks.items()],
     )
 
 

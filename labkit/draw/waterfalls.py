@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from labkit.base.formats import emulated
+from labkit.base.formats import emulated, short
 from labkit.draw.charts import chart, check_columns, label_bars, label_groups
 from labkit.draw.palette import INK, MEASURED, SOURCES, Style, darker, on_page, styles_of
 from labkit.draw.picture import attach, behind, house_style, put_legend_right, scaled
@@ -56,7 +56,7 @@ def waterfall(
     drawn = _way(table[label].astype(str).tolist(), changes)
     if error:
         drawn["low"], drawn["high"] = ([*(scale * table[name]), drawn["to"].iloc[-1]] for name in error)
-    totals = f"predicted {scale * total:.4g}, measured {scale * total + changes.sum():.4g} {unit}"
+    totals = f"predicted {short(scale * total)}, measured {short(scale * total + changes.sum())} {unit}"
     below = emulated(table, note=". ".join(filter(None, [totals, note])))
     styles = styles_of(drawn["part"].tolist()[:-1], colors)
     with chart(ax, 1.6 + 1.15 * len(drawn), 3.4, y=f"{unit}, beyond the prediction", note=below) as ax:
@@ -157,8 +157,8 @@ def _draw_stacks(ax: Axes, heights: np.ndarray, styles: Mapping[str, Style]) -> 
     base, tallest = np.zeros(heights.shape[1]), heights.sum(axis=0).max()
     for (name, style), row in zip(styles.items(), heights, strict=True):
         bars = ax.bar(range(len(row)), row, bottom=base, width=_WIDTH, label=name, zorder=2, **style.face())
-        numbers = [f"{height:.3g}" if height > 0.07 * tallest else "" for height in row]
+        numbers = [short(height, 3) if height > 0.07 * tallest else "" for height in row]
         label_bars(ax, bars, numbers, 8.0, label_type="center")
         base = base + row
-    label_bars(ax, bars, [f"{total:.3g}" for total in base], 8.5)
+    label_bars(ax, bars, [short(total, 3) for total in base], 8.5)
     ax.set_ylim(0, 1.1 * tallest or 1)

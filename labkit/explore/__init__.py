@@ -9,16 +9,18 @@ grids          ring_explorer, fill_ring, collectives_explorer
 worker_queue   record_queue: a Pipe's tasks while they wait
 
 timeline             the one widget that shows every picture: event tables, a labkit.draw.panel
-scene_message        what the page gets: panels, and event tables with facts about their ops
+scene_message        what the page gets; event_tables: tables with facts about their ops
 browser              what the page does with it: it lays out, draws and explains
-form_explorer        a picture under a form, of which every control is a trait
-explorer             what all explorers share; rank_run: how they run something on real ranks
+form_explorer        a picture over a form, of which every control is a trait
+explorer             what all explorers share
+run_buttons          a run on real ranks that a button starts; rank_run: how it is launched
+html_table           numbers under a picture
 standalone_html      the same as a file that needs no kernel
 static_fallback      picture and table where there is no browser
 
 Python hands over tables and orders, the page draws and explains them: live, while the kernel is
 busy, and in a file. Two things are worked out twice, so that nothing waits: when ops run
-(browser/earliest_times.js) and why a rank is idle (browser/run.js). What holds them equal to
+(browser/earliest_times.js) and why a rank is idle (browser/analysis.js). What holds them equal to
 labkit.simulate is tests/explore/test_page_facts.py.
 """
 

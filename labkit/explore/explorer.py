@@ -1,20 +1,14 @@
-"""Give all explorers the same frame: controls, a Timeline, a line that says how it went, a run."""
+"""Give all explorers the same frame: controls, a Timeline, and a line that says how it went."""
 
 from __future__ import annotations
 
-import html
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import ipywidgets
-import pandas as pd
 
-from labkit.base.measurement_html import as_html
 from labkit.explore.static_fallback import StaticFallback, StaticForm
 from labkit.explore.timeline import Timeline
-from labkit.ranks.cell_output import is_stopped, on_progress
-from labkit.ranks.messages import Progress
 from labkit.todo import TodoError
 
 
@@ -30,7 +24,7 @@ class Explorer(StaticFallback, ipywidgets.VBox):
         super().__init__(children=list(rows))
         self.add_class("labkit-explorer")
         self.timeline = timeline
-        timeline.static_form = self.static_form
+        timeline.static_form, timeline.keeps_picture = self.static_form, self.keep_picture
 
     def __repr__(self) -> str:
         return repr(self.timeline)
@@ -43,14 +37,16 @@ class Explorer(StaticFallback, ipywidgets.VBox):
         """Say ``text`` in the line above the picture, which a screen reader reads aloud."""
         self.timeline.narration = text
 
-    def guarded(self, action: Callable[..., None]) -> Callable[..., None]:
-        """Return a callback that does ``action`` and says what it raises."""
+    def guarded(self, action: Callable[..., None]) -> Callable[..., str]:
+        """Return a callback that does ``action``, and says and returns what it raises, or ""."""
 
-        def callback(*arguments: Any) -> None:
+        def callback(*arguments: Any) -> str:
             try:
                 action(*arguments)
             except Exception as error:
-                self.say(sentence_of(error))
+                self.say(why := sentence_of(error))
+                return why
+            return ""
 
         return callback
 
@@ -61,95 +57,3 @@ def sentence_of(error: BaseException) -> str:
         return f"{error}. Real ranks run your own code: fill in {error.task} first."
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
-def table_html(table: pd.DataFrame) -> str:
-    """Return a table in the explorers' style: its columns are headers, and rows that have names.
-
-    It is made here as it follows every move of a slider, for which pandas' own takes too long.
-    """
-    index = not isinstance(table.index, pd.RangeIndex)
-    head = "".join(f'<th scope="col">{as_html(str(name))}</th>' for name in table)
-    lines = []
-    for name, *cells in table.itertuples():
-        row = f'<th scope="row">{as_html(str(name))}</th>' if index else ""
-        lines.append(f"<tr>{row}{''.join(f'<td>{as_html(_cell(cell))}</td>' for cell in cells)}</tr>")
-    corner = "<td></td>" if index else ""
-    return (
-        f'<table class="labkit-metrics"><thead><tr>{corner}{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
-    )
-
-
-def _cell(value: Any) -> str:
-    return "" if pd.isna(value) else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-class RunButtons(ipywidgets.HBox):
-    """Run something in a thread: the notebook stays free meanwhile, and the run can be stopped.
-
-    A bar says what runs in the ranks, and how far the slowest of them is
-    (:func:`labkit.launch.progress`).
-
-    ``stop`` ends the ranks within half a second, or a launch that comes next.
-
-    ``action()`` does it, and returns the sentence to ``say`` when it is over. One run at a time:
-    a second start while one is under way only says so. What a task still to do refuses is said
-    beside the button, which the reader has just pressed.
-    """
-
-    def __init__(self, label: str, action: Callable[[], str], say: Callable[[str], None]):
-        self.start = ipywidgets.Button(description=label, icon="play", button_style="primary")
-        self.stop = ipywidgets.Button(description="Stop", icon="stop", disabled=True)
-        self.bar = ipywidgets.IntProgress(style={"description_width": "initial"})
-        self.bar.layout.width, self.bar.layout.display = "420px", "none"
-        self.refusal = ipywidgets.HTML()
-        super().__init__(children=[self.start, self.stop, self.bar, self.refusal])
-        self.layout.flex_flow = "row wrap"
-        self._action, self._say = action, say
-        self._one_at_a_time, self._stop_asked = threading.Lock(), threading.Event()
-        self._thread: threading.Thread | None = None
-        self.start.on_click(lambda _: self.begin())
-        self.stop.on_click(lambda _: self.interrupt())
-
-    def begin(self) -> None:
-        """Start a run, unless one is under way."""
-        if not self._one_at_a_time.acquire(blocking=False):
-            self._say("A run is under way already: wait for it, or stop it.")
-            return
-        self._stop_asked.clear()
-        self.start.disabled, self.stop.disabled = True, False
-        self._show_progress(Progress("Starting ranks", 0, None))
-        self.bar.layout.display, self.refusal.value = "", ""
-        self._say("Running on real ranks …")
-        self._thread = threading.Thread(target=self._run, name=self.start.description, daemon=True)
-        self._thread.start()
-
-    def interrupt(self) -> None:
-        """Stop the run, if there is one."""
-        self.stop.disabled = True
-        self._stop_asked.set()
-
-    def wait(self) -> None:
-        """Wait for the end of the run."""
-        if self._thread is not None:
-            self._thread.join()
-
-    def _show_progress(self, progress: Progress) -> None:
-        desc, done, total, *_ = progress
-        self.bar.max, self.bar.value = total or 1, done if total else 0
-        self.bar.description = f"{desc}: {done} of {total}" if total else f"{desc} …"
-
-    def _run(self) -> None:
-        on_progress.set(self._show_progress)  # in this thread, as the next
-        is_stopped.set(self._stop_asked.is_set)
-        try:
-            narration = self._action()
-        except KeyboardInterrupt:
-            narration = "Stopped: its ranks have ended."
-        except TodoError as error:
-            narration, self.refusal.value = "", f'<span role="alert">{html.escape(sentence_of(error))}</span>'
-        except Exception as error:
-            narration = sentence_of(error)
-        self.start.disabled, self.stop.disabled, self.bar.layout.display = False, True, "none"
-        self._one_at_a_time.release()
-        self._say(narration)

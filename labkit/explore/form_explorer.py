@@ -1,4 +1,4 @@
-"""Show a picture under a form: every choice is a control in the page and a trait in Python."""
+"""Show a picture over a form: every choice is a control in the page and a trait in Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import traitlets
 from matplotlib.figure import Figure
 
 from labkit.draw.panel import Panel, TimeAxis
-from labkit.explore.explorer import Explorer, RunButtons, table_html
+from labkit.explore.explorer import Explorer
+from labkit.explore.html_table import table_html
+from labkit.explore.run_buttons import RunButtons
 from labkit.explore.scene_message import scene_of
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
@@ -58,7 +60,7 @@ class View(NamedTuple):
 
 
 class FormExplorer(Explorer):
-    """A picture under a form.
+    """A picture over a form.
 
         explorer = ring_explorer()
         explorer.ranks = 8                       # as its slider does

@@ -5,18 +5,16 @@ from __future__ import annotations
 import base64
 import html
 import json
-import re
 import zlib
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from labkit.draw.palette import THEMES, css_colours
+from labkit.base.javascript import bundle
+from labkit.draw.palette import THEMES
+from labkit.guesses.form import form_style
 
 BROWSER = Path(__file__).parent / "browser"
-_IMPORT = re.compile(r'^import .* from "\./(\w+)\.js";\n', re.MULTILINE)
-_EXPORT = re.compile(r"^export ((?:class|function|const) (\w+))", re.MULTILINE)
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -48,34 +46,14 @@ document.body.append(Object.assign(document.createElement("script"), {{ type: "m
 """
 
 
-@cache
 def module() -> str:
-    """Return the files of ``browser`` as one module: a notebook and a file load a single one."""
-    *parts, last = _with_imports("widget").values()
-    return "\n".join([*map(_in_its_own_scope, parts), _EXPORT.sub(r"\1", _IMPORT.sub("", last))])
-
-
-def _with_imports(name: str) -> dict[str, str]:
-    """Return the texts of a module and of those that it imports, each after those that it uses."""
-    text = (BROWSER / f"{name}.js").read_text(encoding="utf-8")
-    used: dict[str, str] = {}
-    for other in _IMPORT.findall(text):
-        used |= _with_imports(other)
-    return used | {name: text}
-
-
-def _in_its_own_scope(text: str) -> str:
-    """Return a module as an expression that gives what it exports."""
-    exported = ", ".join(name for _, name in _EXPORT.findall(text))
-    body = _EXPORT.sub(r"\1", _IMPORT.sub("", text))
-    return f"const {{ {exported} }} = (() => {{\n{body}\nreturn {{ {exported} }};\n}})();"
+    """Return the files of ``browser`` as one module."""
+    return bundle(BROWSER / "widget.js")
 
 
 def style() -> str:
     """Return the style sheet, with the colours of both themes."""
-    light, dark = map(css_colours, ("light", "dark"))
-    themes = f'.labkit-timeline {{ {light} }}\n.labkit-timeline[data-theme="dark"] {{ {dark} }}\n'
-    return themes + (BROWSER / "timeline.css").read_text(encoding="utf-8")
+    return form_style("labkit-timeline") + (BROWSER / "timeline.css").read_text(encoding="utf-8")
 
 
 def standalone_html(scene: dict[str, Any], title: str, library: dict[str, Any] | None = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pandas as pd
-from IPython.display import display
+from IPython.display import display, update_display
 
 from labkit import draw
 from labkit.base.notebook import static
@@ -42,8 +43,9 @@ class StaticFallback:
 
     Kept outputs (LABKIT_STATIC=1), and those of a rank, are its picture and table alone. Otherwise
     alt text and table come after the widget as an output of their own, which is seen where the
-    widget is not: in a notebook that was saved with the widget and is opened without its kernel. A
-    picture is drawn only for outputs and files that are kept.
+    widget is not: in a notebook that was saved with the widget and is opened without its kernel.
+    The page adds its picture, as the reader saw it last. That output alone is updated: updating
+    the widget's would build its view again.
     """
 
     static_form: Callable[[], StaticForm]
@@ -55,8 +57,26 @@ class StaticFallback:
             if static() or rank.current is not None:  # a rank's widget has no notebook to be in
                 display(draw.show(form.figure, alt=form.alt), form.table)
                 return
-            table = form.table._repr_html_()  # type: ignore[operator]
-            text = f"<p>{html.escape(form.alt)}</p>{table}"
-            data = {"text/html": instead_of_widget(text), "text/plain": f"{form.alt}\n{form.table}"}
         display(widget_view(self.model_id), raw=True)
-        display(data, raw=True)
+        display(_fallback(form), raw=True, display_id=self._display_id)
+
+    @property
+    def _display_id(self) -> str:
+        return f"labkit-{self.model_id}"
+
+    def keep_picture(self, png: bytes, size: tuple[int, int]) -> None:
+        """Put the page's picture into the output after the widget; ``size`` is in its pixels."""
+        update_display(_fallback(self.static_form(), png, size), raw=True, display_id=self._display_id)
+
+
+def _fallback(form: StaticForm, png: bytes = b"", size: tuple[int, int] = (0, 0)) -> dict[str, str]:
+    """Return alt text and table as an output, with a picture if there is one."""
+    alt, (width, height) = html.escape(form.alt), size
+    source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    picture = (
+        f'<img src="{source}" alt="{alt}" width="{width}" height="{height}" style="max-width: 100%; height: auto">'
+    )
+    with pd.option_context("display.max_colwidth", None, "display.width", 200):  # a sentence stays whole
+        table = form.table._repr_html_()  # type: ignore[operator]
+        text = f"{picture if png else f'<p>{alt}</p>'}{table}"
+        return {"text/html": instead_of_widget(text), "text/plain": f"{form.alt}\n{form.table}"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,16 +15,15 @@ import traitlets
 from labkit import draw
 from labkit.base.files import write_atomically
 from labkit.base.formats import emulated
-from labkit.draw.layout import RANK, TimeAxis, row_word, time_axis, unit_label
+from labkit.draw.layout import RANK, TimeAxis, from_start, row_word, time_axis, unit_label
 from labkit.draw.palette import words_of
 from labkit.draw.panel import Panel
 from labkit.explore import standalone_html
-from labkit.explore.scene_message import EventTables, scene_of
+from labkit.explore.event_tables import EventTables
+from labkit.explore.scene_message import scene_of
 from labkit.explore.static_fallback import StaticFallback, StaticForm
 from labkit.schedule import Schedule
 from labkit.trace import timings
-
-_MIME = {"html": "text/html", "png": "image/png", "svg": "image/svg+xml"}
 
 
 class Timeline(StaticFallback, anywidget.AnyWidget):
@@ -34,8 +32,7 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
     ``narration`` is the line over it, which a screen reader reads aloud. ``static_form()`` returns
     what stands for it where there is no browser. In its file the controls of its ``form`` choose
     from the ``library()``. ``handlers`` are called with what a reader does: ``control(name, text)``
-    of the form, ``key(key)`` of ``own_keys`` (pairs such as ("f", "place a forward")), and where
-    bars are placed by hand ``pick(bar)`` (a click, or Enter) and ``drop(bar, x)`` (its middle).
+    of the form, and where bars are placed by hand ``pick(bar)``, a click, or Enter.
 
     ``events`` is what ``simulate(...)`` or a run gives. With a ``schedule``, or where the table is
     one step of a pipeline, each op says what it needs, what waits for it and why it is late. With
@@ -51,8 +48,7 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 
     _esm, _css = standalone_html.module(), standalone_html.style()
     scene: traitlets.Dict = traitlets.Dict().tag(sync=True)
-    own_keys: traitlets.List = traitlets.List().tag(sync=True)
-    form: traitlets.Dict = traitlets.Dict().tag(sync=True)  # see labkit.explore.form_explorer, and browser/form.js
+    form: traitlets.Dict = traitlets.Dict().tag(sync=True)  # see labkit.explore.form_explorer, guesses/browser/form.js
     narration = traitlets.Unicode().tag(sync=True)
 
     def __init__(
@@ -64,10 +60,9 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         title: str = "",
     ):
         super().__init__()
-        self.handlers: dict[str, Callable[..., None]] = {}
-        self._heard: Counter[str] = Counter()  # keys, by view
-        self._early: dict[tuple[str, int], str] = {}  # those that came before the ones pressed before them
+        self.handlers: dict[str, Callable[..., Any]] = {}
         self._version = 0
+        self.keeps_picture: Callable[[bytes, tuple[int, int]], None] = self.keep_picture
         self.static_form: Callable[[], StaticForm] = self._no_static_form
         self.library: Callable[[], dict[str, Any] | None] = lambda: None
         self.on_msg(self._receive)
@@ -75,7 +70,11 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
             return
         shown = EventTables.of(events, schedule, ideal, title)
         given = [table for table in (events, ideal) if table is not None]
-        axis = time_axis(max(float(table["end_s"].max()) for table in shown.tables.values()), unit_label(*given))
+        if ideal is None:
+            table, axis = from_start(shown.tables[""])
+            shown = shown._replace(tables={"": table})
+        else:
+            axis = time_axis(max(float(table["end_s"].max()) for table in shown.tables.values()), unit_label(*given))
         note = emulated(*given)
         takes = _duration(events, ideal, axis)
         self.show([shown], time=axis, alt=f"{_what(events)} {takes}", narration=takes, note=note, title=title)
@@ -98,25 +97,22 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 
     # --- what a reader does -----------------------------------------------------------------------
 
-    def _receive(self, _: Any, message: dict[str, Any], __: Any) -> None:
+    def _receive(self, _: Any, message: dict[str, Any], buffers: Sequence[Any]) -> None:
         if "save" in message:
-            self._download(message["save"])
-        elif "key" in message:
-            self._press(message["view"], message["number"], message["key"])
+            self._download(message["view"])
+        elif "picture" in message:
+            self.keeps_picture(bytes(buffers[0]), message["picture"])
         elif "control" in message:
-            self.handlers["control"](message["control"], message["text"])
+            self._take(message["control"], message["text"])
         elif message.get("version") == self._version:  # or else it is about a picture that is no longer there
-            if "drop" in message:
-                self.handlers["drop"](message["drop"], message["x"])
-            else:
-                self.handlers["pick"](message["pick"])
+            self.handlers["pick"](message["pick"])
 
-    def _press(self, view: str, number: int, key: str) -> None:
-        """Pass keys on in the order in which they were pressed: messages overtake each other."""
-        self._early[view, number] = key
-        while next_key := self._early.pop((view, self._heard[view]), None):
-            self._heard[view] += 1
-            self.handlers["key"](next_key)
+    def _take(self, control: str, text: Any) -> None:
+        """Do what a control says; the form marks the one that was refused, with the reason."""
+        why = self.handlers["control"](control, text)
+        fault = {"name": control, "text": why} if why else {}
+        if fault != self.form.get("fault", {}):
+            self.form = self.form | {"fault": fault}
 
     # --- to keep ----------------------------------------------------------------------------------
 
@@ -152,19 +148,9 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
     def _no_static_form(self) -> StaticForm:
         raise ValueError("this Timeline has no static form: give it one, timeline.static_form = ...")
 
-    def _download(self, form: str) -> None:
-        import matplotlib.pyplot as plt
-
-        from labkit.draw.picture import figure_of, render
-
-        if form == "html":
-            content = self._html().encode()
-        else:
-            stands_for = self.static_form()
-            figure = figure_of(stands_for.figure, "save")
-            content = render(figure, form, stands_for.alt)
-            plt.close(figure)
-        self.send({"download": f"labkit-timeline.{form}", "type": _MIME[form]}, [content])
+    def _download(self, view: str) -> None:
+        message = {"view": view, "name": "labkit-timeline.html", "type": "text/html"}
+        self.send(message, [self._html().encode()])
 
 
 def _static_form(events: pd.DataFrame, ideal: pd.DataFrame | None, alt: str) -> StaticForm:

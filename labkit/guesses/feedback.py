@@ -106,6 +106,11 @@ def amount(value: float, unit: str = "") -> str:
     return f"{number}{unit if unit in ('%', '×') else unit and ' ' + unit}"
 
 
+def difference(value: float, unit: str) -> str:
+    """Return how far two numbers are apart: of percentages, in percentage points."""
+    return amount(value, "percentage points" if unit == "%" else unit)
+
+
 def _off(question: Question, guess: float, answer: float) -> str:
     if guess == answer:
         return "just what you said"
@@ -115,7 +120,7 @@ def _off(question: Question, guess: float, answer: float) -> str:
     if ratio := _ratio(question, guess, answer):
         rounded = float(f"{ratio:.2g}")
         return f"{rounded:{',.0f' if rounded >= 10 else 'g'}} times too {side}"
-    return f"you are {amount(abs(guess - answer), question.unit)} too {side}"
+    return f"you are {difference(abs(guess - answer), question.unit)} too {side}"
 
 
 def _ratio(question: Question, guess: float, answer: float) -> float | None:
@@ -148,7 +153,7 @@ def _distance(question: Question, guess: float, value: float) -> float:
 
 def _share(term: float, answer: float, unit: str) -> str:
     if term < 0:
-        return f"it takes off {amount(-term, unit)}"
+        return f"it takes off {difference(-term, unit)}"
     return f"{amount(term)} of {amount(answer, unit)}"
 
 
@@ -156,7 +161,7 @@ def _largest_part(terms: Mapping[str, Quantity], answer: float, unit: str) -> st
     name = max(terms, key=lambda name: abs(terms[name].value))
     share, rest = _share(terms[name].value, answer, unit), answer - sum(part.value for part in terms.values())
     if rest > abs(terms[name].value):
-        return f"Of the parts named here, which leave out {amount(rest, unit)}, the largest is {name}: {share}."
+        return f"Of the parts named here, which leave out {difference(rest, unit)}, the largest is {name}: {share}."
     return f"The largest part is {name}: {share}."
 
 

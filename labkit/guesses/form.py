@@ -10,13 +10,19 @@ import anywidget
 import traitlets
 from IPython.display import DisplayHandle, display
 
+from labkit.base.javascript import bundle
 from labkit.base.widget_output import instead_of_widget, widget_view
 from labkit.draw.palette import css_colours
 from labkit.guesses.reader import Card, Guess
 
-_HERE = Path(__file__).parent
-_DARK = '[data-jp-theme-light="false"] .labkit-guess'
-_COLOURS = f".labkit-guess {{ {css_colours('light')} }}\n{_DARK} {{ {css_colours('dark')} }}\n"
+BROWSER = Path(__file__).parent / "browser"
+
+
+def form_style(root: str) -> str:
+    """Return the style sheet of forms, with the colours of both themes for elements of a class."""
+    light, dark = map(css_colours, ("light", "dark"))
+    colours = f'.{root} {{ {light} }}\n.{root}[data-theme="dark"] {{ {dark} }}\n'
+    return colours + (BROWSER / "form.css").read_text(encoding="utf-8")
 
 
 class Form(anywidget.AnyWidget):
@@ -27,8 +33,7 @@ class Form(anywidget.AnyWidget):
     question and guess, for where there is no form: in a notebook opened without its kernel.
     """
 
-    _esm = _HERE / "form.js"
-    _css = _COLOURS + (_HERE / "form.css").read_text(encoding="utf-8")
+    _esm, _css = bundle(BROWSER / "guess.js"), form_style("labkit-guess")
     question = traitlets.Dict().tag(sync=True)
     state = traitlets.Dict().tag(sync=True)
     sent: Any = traitlets.List().tag(sync=True)

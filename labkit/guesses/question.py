@@ -92,6 +92,8 @@ class Question:
 
     def _accept_number(self, value: Any) -> int | float:
         expected = f"guess {self.name}: {value!r}, expected {self.expected()}"
+        if isinstance(value, str) and re.fullmatch(r"[+-]?\d+,\d{3}", value):
+            raise ValueError(f"{expected}. Do you mean {value.replace(',', '.')}, or {value.replace(',', '')}?")
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
             raise ValueError(expected)
         number = float(value)

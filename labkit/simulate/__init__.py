@@ -23,11 +23,12 @@ from labkit.simulate.measures import (
     peak_activations,
     steps_of,
 )
-from labkit.simulate.simulator import simulate
+from labkit.simulate.simulator import TimedSchedule, simulate
 from labkit.simulate.step import explain_step, explain_turns, largest_difference
 
 __all__ = [
     "Idle",
+    "TimedSchedule",
     "activations",
     "bubble_fraction",
     "by_stage",

@@ -16,7 +16,7 @@ from labkit.base.checks import check_number, is_whole
 from labkit.base.formats import MeasuredTable, measured
 from labkit.base.texts import listed
 from labkit.schedule import Op, Schedule
-from labkit.simulate.replay import Replay, attribute_delays, replay_events
+from labkit.simulate.replay import ROUNDING, Replay, attribute_delays, replay_events
 
 
 def critical_path(schedule: Schedule, events: pd.DataFrame) -> pd.DataFrame:
@@ -120,13 +120,15 @@ class IdleReasons:
             raise ValueError(f"rank is {rank!r}, expected one of the {n_ranks} ranks of the schedule, counted from 0")
         first, last = replay.origin_s, replay.origin_s + replay.makespan_s
         expected = f"a time in the run, from {first!r} to {last!r} s"
-        check_number("time", time, lambda time: first <= time <= last, expected)
+        near = ROUNDING * replay.makespan_s
+        check_number("time", time, lambda time: first - near <= time <= last + near, expected)
         return self._explain(int(rank), time - replay.origin_s)
 
     def _state(self, rank: int, time: float) -> _State:
         """Return what ``rank`` does at ``time``, in seconds since the run's first op began."""
         replay, ranks = self.replay, self.replay.dependencies.rank
         first, last = bisect_left(ranks, rank), bisect_right(ranks, rank) - 1
+        time += ROUNDING * replay.makespan_s  # what begins or ends at this time has begun, or ended
         comes_next = first + int(replay.start_s[first : last + 1].searchsorted(time, side="right"))
         if comes_next > first and replay.end_s[comes_next - 1] > time:
             return _State("busy", comes_next - 1)

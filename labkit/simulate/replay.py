@@ -21,7 +21,7 @@ from labkit.schedule import EVENT_KINDS, EVENT_NAMES, Dependencies, Op, Schedule
 from labkit.simulate.measures import NUMBER_STEPS, op_rows
 
 _KEY = ["name", "stage", "micro_batch"]
-_ROUNDING = 1e-9  # of the makespan
+ROUNDING = 1e-9  # of the makespan
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _check_order(replay: Replay, what: str, of: str) -> None:
         turned = one.kind == other.kind == "B" and one.micro_batch < other.micro_batch
         hint = "; a Pipe runs the backward passes of a stage from the last micro-batch to the first" if turned else ""
         raise ValueError(f"{what} has {other} before {one} on rank {rank[then[i]]}, and {of} has {one} first{hint}")
-    for i in np.flatnonzero(replay.end_s[first] - replay.start_s[then] > _ROUNDING * replay.makespan_s):
+    for i in np.flatnonzero(replay.end_s[first] - replay.start_s[then] > ROUNDING * replay.makespan_s):
         one, other = ops[first[i]], ops[then[i]]
         raise ValueError(
             f"{what} has {other} on rank {rank[then[i]]} begin before {one} has ended, expected one op of a rank at a time"
@@ -166,7 +166,7 @@ def attribute_delays(replay: Replay) -> Delays:
     since_free, since_sent = replay.start_s - free_s, replay.start_s - sent_s
     stage = np.array([op.stage for op in ops])
     kind = [list(EVENT_NAMES).index(op.kind) for op in ops]
-    rounding = _ROUNDING * replay.makespan_s
+    rounding = ROUNDING * replay.makespan_s
     last = sent_s > free_s + rounding
     transfer = _typical(since_sent, last, len(EVENT_NAMES) * stage + kind, _median(since_sent[last]))
     overhead = _typical(since_free, has_previous & (free_s > sent_s + transfer + rounding), stage, 0.0)

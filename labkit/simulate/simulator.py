@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -59,6 +59,30 @@ def simulate(
     if set(seconds["F"]) == {1.0}:
         events.attrs["time"] = UNITS
     return events
+
+
+class TimedSchedule(NamedTuple):
+    """A schedule and the times of its ops: the arguments of :func:`simulate`."""
+
+    schedule: Schedule
+    forward: StageTimes = 1.0
+    backward: StageTimes = 2.0
+    input_grad: StageTimes = 1.0
+    weight_grad: StageTimes = 1.0
+    hop: float = 0.0
+
+    def simulate(self) -> pd.DataFrame:
+        return simulate(*self)
+
+    def per_stage(self, name: str) -> list[float]:
+        """Return a time of every stage, such as ``"forward"``."""
+        return np.broadcast_to(np.asarray(getattr(self, name), dtype=float), self.schedule.n_stages).tolist()
+
+    def scaled(self, factor: float) -> TimedSchedule:
+        """Return the same schedule with every time ``factor`` times as long."""
+        names = ("forward", "backward", "input_grad", "weight_grad")
+        times: dict[str, Any] = {name: [factor * time for time in self.per_stage(name)] for name in names}
+        return self._replace(**times, hop=factor * self.hop)
 
 
 def _per_stage(name: str, value: Any, n_stages: int) -> list[float]:

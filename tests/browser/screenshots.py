@@ -16,14 +16,14 @@ FOLDER = Path(__file__).resolve().parents[2] / "figures" / "explorers"
 
 EXPLORERS = {
     "schedule_explorer": "schedule_explorer('1f1b n=4 m=8 vs zb-h1')",
-    "schedule_puzzle": "schedule_puzzle(3)",
+    "schedule_puzzle": "puzzle = schedule_puzzle(3)\n[puzzle.place(op) for op in '0F0 0F1 0F2 1F0 2F0 2B0'.split()]\npuzzle",
     "bucket_explorer": "bucket_explorer()",
     "ring_explorer": "ring_explorer()",
     "measured_run": "schedule_explorer('1f1b n=4 m=4 vs zb-h1')",
 }
 USES = {  # keys that are pressed in its last picture
     "schedule_explorer": ["Home", "End", "ArrowLeft"],
-    "schedule_puzzle": ["f", "f", "f", "1", "f", "2", "f", "b"],
+    "schedule_puzzle": [],
     "bucket_explorer": ["Home", "ArrowRight"],
     "ring_explorer": [".", "."],
     "measured_run": [],

@@ -3,8 +3,9 @@ kept, and left without its kernel."""
 
 import re
 
+import nbformat
 import pytest
-from lab import change_theme, quiet_console, restart_kernel, run_all
+from lab import change_theme, quiet_console, restart_kernel, run_all, save
 from playwright.sync_api import Page, expect
 
 from labkit.explore import Timeline, schedule_explorer
@@ -80,13 +81,13 @@ def test_by_keyboard_alone_a_reader_goes_from_op_to_op_and_hears_of_each(page):
         expect(card(page)).to_contain_text(begins)
     page.keyboard.press("Enter")
     expect(card(page)).to_have_class(re.compile("lk-pinned"))
-    stops = {"the legend": "Show forward alone", "the table": None, "after it": "Save the picture as SVG"}
+    stops = {"the legend": "Show forward alone", "the table": None, "after it": "Save the picture as PNG"}
     for name in stops.values():
         page.keyboard.press("Tab")
         if name:
             expect(page.get_by_role("button", name=name)).to_be_focused()
     page.keyboard.press("ArrowRight")
-    expect(page.get_by_role("button", name="Save the picture as PNG")).to_be_focused()
+    expect(page.get_by_role("button", name="Save the picture as HTML")).to_be_focused()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -103,10 +104,11 @@ def test_axe_finds_no_grave_fault_in_it(page, theme):
 
 
 def test_the_picture_is_saved(page):
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Save the picture as HTML").click()
-    assert download.value.suggested_filename.endswith("html")
-    assert download.value.path().read_bytes().startswith(b"<!doctype html>")
+    for form, begins in (("HTML", b"<!doctype html>"), ("PNG", b"\x89PNG")):
+        with page.expect_download() as download:
+            page.get_by_role("button", name=f"Save the picture as {form}").click()
+        assert download.value.suggested_filename.endswith(form.lower())
+        assert download.value.path().read_bytes().startswith(begins)
 
 
 def test_without_its_kernel_a_picture_still_explains_itself_and_says_that_the_kernel_has_gone(page):
@@ -116,10 +118,38 @@ def test_without_its_kernel_a_picture_still_explains_itself_and_says_that_the_ke
     expect(card(page)).to_contain_text("0F0")
     page.get_by_role("button", name="A step on").click()
     expect(narration(page)).to_contain_text("0F0 on rank 0 begins")
-    page.get_by_role("button", name="Save the picture as SVG").click()
+    page.get_by_role("button", name="Save the picture as HTML").click()
     expect(narration(page)).to_contain_text("The kernel does not answer")
     run_all(page)
     shown(page)
+
+
+def test_a_saved_notebook_shows_what_was_seen_last_and_its_widget_is_not_built_again(lab):
+    with lab.notebook([CELL], theme="dark", name="kept") as page:
+        shown(page)
+        page.evaluate("document.querySelector('.labkit-timeline').isFirst = true")
+        kept, stage = page.locator(".labkit-static img"), page.locator(".lk-stage")
+        kept.wait_for(state="attached")
+        before = kept.get_attribute("src")
+        stage.focus()
+        page.keyboard.press(".")  # of a step another picture is kept
+        expect(kept).not_to_have_attribute("src", before)
+        expect(stage).to_be_focused()
+        assert page.evaluate("document.querySelector('.labkit-timeline').isFirst")
+        expect(kept).to_be_hidden()
+        save(page)
+        last = kept.get_attribute("src")
+    ((_, after),) = [cell.outputs for cell in nbformat.read(lab.folder / "kept.ipynb", 4).cells]
+    assert last in after["data"]["text/html"]
+    with lab.opened("kept", quiet=False) as page:
+        picture = page.get_by_role("img", name=re.compile("^Timeline of 2 ranks with 8 bars"))
+        expect(picture).to_be_visible()
+        pixels, corner = picture.evaluate("""(image) => {
+            const pen = new OffscreenCanvas(image.naturalWidth, image.naturalHeight).getContext("2d");
+            pen.drawImage(image, 0, 0);
+            return [image.naturalWidth, [...pen.getImageData(0, 0, 1, 1).data]];
+        }""")
+        assert pixels == 2 * int(picture.get_attribute("width")) and corner == [255, 255, 255, 255]
 
 
 @pytest.fixture(scope="module")

@@ -90,3 +90,11 @@ def test_bars_by_source_are_those_of_the_numbers_that_are_there():
     assert ax.get_ylabel() == "times as fast"
     with pytest.raises(ValueError, match="the table is empty"):
         by_source({"your guess": {"weak": None}}, label="times")
+
+
+def test_on_a_logarithmic_axis_both_ends_of_an_interval_are_seen():
+    ax = by_source({"measured": {"a": (11, 5, 20), "b": (80, 70, 150)}}, label="x", log=True)
+    low, high = ax.get_ylim()
+    assert low <= 5 and high >= 150
+    table = pd.DataFrame({"setting": ["a"], "time_s": [11.0], "half": [4.0]})
+    assert bars(table, group="setting", value="time_s", error="half", log=True).get_ylim()[0] <= 7

@@ -3,7 +3,7 @@ same."""
 
 import random
 import re
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,6 +13,8 @@ from drawn_tables import event, two_ranks
 from eyes import COLOUR_VISION, lab
 
 from labkit.draw import STYLES, overlay, timeline
+from labkit.schedule import gpipe
+from labkit.simulate import simulate
 from labkit.trace import event_table
 
 
@@ -93,3 +95,13 @@ def test_names_of_the_lab_differ_in_colour_or_hatching_for_every_eye(vision):
         assert np.linalg.norm(lab(a.colour, vision) - lab(b.colour, vision)) > 10 or a.hatch != b.hatch, (one, other)
     forward, backward = STYLES["forward"].colour, STYLES["backward"].colour
     assert np.linalg.norm(lab(forward, vision) - lab(backward, vision)) > 30
+
+
+@pytest.mark.parametrize(("n_ranks", "n_words"), [(4, 8), (32, 64), (64, 0)])
+def test_words_beside_rows_never_touch_also_of_many_ranks(n_ranks, n_words):
+    events = simulate(gpipe(n_ranks, 1))
+    ax = overlay(events, events)
+    renderer = ax.figure.canvas.get_renderer()
+    words = [label for label in ax.get_yticklabels(minor=True) if label.get_text()]
+    boxes = sorted((label.get_window_extent(renderer).y0, label.get_window_extent(renderer).y1) for label in words)
+    assert len(boxes) == n_words and all(upper <= low + 1 for (_, upper), (low, _) in pairwise(boxes))

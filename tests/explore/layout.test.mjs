@@ -24,13 +24,6 @@ test("panels stand under one another and the axis below all of them", () => {
   assert.ok(layout.axisTop >= layout.panels.at(-1).bottom && layout.height > layout.axisTop);
 });
 
-test("a panel's own axis is under it and above the next panel", () => {
-  const scene = sceneOf([2, 4]);
-  scene.panels[0].axis = { label: "MiB" };
-  const [own, other] = layOut(scene, 1000).panels;
-  assert.ok(own.bottom + 2 + 30 < other.top);
-});
-
 test("many ranks get lower rows, so that the picture fits a screen, and never none", () => {
   const few = layOut(sceneOf([4]), 1000);
   const many = layOut(sceneOf([64, 64]), 1000);

@@ -76,3 +76,25 @@ test("of what is asked while the kernel is busy only the latest is sent, and the
   statuses[1]("idle");
   assert.deepEqual([heard, messages.isWaiting], [[["free"]], false]);
 });
+
+test("of each control the latest is sent, however many were moved while the kernel was busy", (t) => {
+  const { messages, statuses, sent } = connected(t);
+  for (const message of [["cap", "1"], ["latency", "2"], ["latency", "3"], ["ranks", "4"]]) {
+    messages.ask({ control: message[0], text: message[1] });
+  }
+  statuses[0]("idle");
+  assert.deepEqual(sent.map(({ text }) => text), ["1", "3", "4"]);
+  assert.ok(messages.isWaiting);
+  statuses[1]("idle");
+  statuses[2]("idle");
+  assert.ok(!messages.isWaiting);
+});
+
+test("a message that waits for its turn says that the kernel is busy, one that a later one replaced does not", (t) => {
+  const { messages, heard } = connected(t);
+  messages.ask({ control: "m", text: "a" });
+  mock.timers.tick(LONG_MS);
+  for (const text of ["b", "c"]) messages.ask({ control: "m", text });
+  mock.timers.tick(LONG_MS);
+  assert.deepEqual(heard, [["busy"], ["busy"]]);
+});

@@ -3,18 +3,11 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Playback } from "../../labkit/explore/browser/playback.js";
 
-const stops = { clock: [0, 2, 4], moment: [0, 1, 1.5, 2, 3, 4, 5] };
+const stops = [0, 2, 4];
 const walk = (playback, steps) => Array.from({ length: steps }, () => (playback.move(1), playback.position));
 
-test("a step by clock goes from clock to clock and stays at the last", () => {
+test("a step goes from stop to stop and stays at the last", () => {
   assert.deepEqual(walk(new Playback(stops), 5), [0, 2, 4, 4, 4]);
-});
-
-test("a step by event stops at every event", () => {
-  const playback = new Playback(stops);
-  playback.switchTo("moment");
-  assert.deepEqual(walk(playback, 7), stops.moment);
-  assert.ok(playback.isAtEnd);
 });
 
 test("back from the first step is the whole picture, back from that is the last step", () => {
@@ -27,7 +20,7 @@ test("back from the first step is the whole picture, back from that is the last 
 });
 
 test("a grid rests at one of its steps: back from its first it stays there", () => {
-  const grid = new Playback({ clock: [0, 1, 2], moment: [] }, "clock", 2);
+  const grid = new Playback([0, 1, 2], 2);
   assert.deepEqual([-1, -1, -1, 1].map((direction) => (grid.move(direction), grid.position)), [1, 0, 0, 1]);
   grid.stop();
   assert.equal(grid.position, 2);
@@ -46,20 +39,9 @@ test("a step takes a quarter of a second, from when it is first drawn, and does 
 });
 
 test("a step is over before the next one that plays begins", () => {
-  const many = new Playback({ clock: Array.from({ length: 600 }, (_, k) => k), moment: [] });
+  const many = new Playback(Array.from({ length: 600 }, (_, k) => k));
   walk(many, 2);
   assert.deepEqual([0, many.intervalMs].map((now) => many.placeAt(now)), [0, 1]);
-});
-
-test("changing from clocks to events stays where it is", () => {
-  const playback = new Playback(stops);
-  walk(playback, 2);
-  playback.switchTo("moment");
-  assert.equal(playback.position, 2);
-  walk(playback, 1);
-  assert.equal(playback.position, 3);
-  playback.switchTo("clock");
-  assert.equal(playback.position, 2); // the clock in which 3 lies
 });
 
 test("at a place on the axis is the last step up to it", () => {
@@ -67,19 +49,8 @@ test("at a place on the axis is the last step up to it", () => {
   assert.deepEqual([3.9, 4, 99, -1].map((place) => (playback.goTo(place), playback.position)), [2, 4, 4, 0]);
 });
 
-test("before the first event there is none to go back to: the first is taken", () => {
-  const playback = new Playback({ clock: [0, 2], moment: [1, 2] });
-  playback.move(1);
-  playback.switchTo("moment");
-  assert.equal(playback.position, 1);
-});
-
-test("without clocks steps go by event", () => {
-  assert.deepEqual(walk(new Playback({ clock: [], moment: [0, 1] }), 2), [0, 1]);
-});
-
 test("a picture without stops is never on, however often a step is asked for", () => {
-  const playback = new Playback({ clock: [], moment: [] });
+  const playback = new Playback([]);
   playback.move(1);
   playback.move(-1);
   playback.move(1);
@@ -89,7 +60,7 @@ test("a picture without stops is never on, however often a step is asked for", (
 });
 
 test("a long schedule plays within half a minute, a short one slowly enough to follow", () => {
-  const many = new Playback({ clock: Array.from({ length: 700 }, (_, k) => k), moment: [] });
+  const many = new Playback(Array.from({ length: 700 }, (_, k) => k));
   assert.ok(many.intervalMs * 700 <= 30001);
   assert.ok(new Playback(stops).intervalMs >= 500);
 });

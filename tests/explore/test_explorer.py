@@ -8,7 +8,8 @@ import ipywidgets
 import psutil
 import pytest
 
-from labkit.explore.explorer import Explorer, RunButtons
+from labkit.explore.explorer import Explorer
+from labkit.explore.run_buttons import RunButtons
 from labkit.explore.timeline import Timeline
 from labkit.launch import launch, progress
 from labkit.schedule import gpipe

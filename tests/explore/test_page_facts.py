@@ -14,7 +14,7 @@ from page_in_node import NODE, in_node
 from pipelines import EVENT_NAMES, eighths, play, random_schedules, schedules, table_of
 
 from labkit.draw.timelines import pieces_of
-from labkit.explore.scene_message import EventTables
+from labkit.explore.event_tables import EventTables
 from labkit.simulate import bubble_fraction, makespan, simulate
 from labkit.simulate.idle import IdleReasons, critical_ops
 from labkit.simulate.replay import replay_events
@@ -28,7 +28,7 @@ import { readPipeline } from "BROWSER/schedules.js";
 return given.map(({ sent, pipeline }) => {
   const scene = pipeline ? readPipeline(sent, pipeline) : readScene(sent);
   const [panel] = scene.panels;
-  const [run] = panel.runs;
+  const [run] = panel.analyses;
   const name = (op) => (op >= 0 ? run.nameOf(op) : null);
   const gaps = spotsOf(panel).what.filter(({ kind }) => kind === "idle").map(({ bar, left, right }) => {
     const rank = run.table.rank[bar];

@@ -7,9 +7,11 @@ import pytest
 from page_in_node import NODE, in_node
 
 from labkit.draw.layout import time_axis
+from labkit.draw.palette import words_of
 from labkit.explore import Timeline
-from labkit.explore.scene_message import EventTables, scene_of
-from labkit.schedule import gpipe, one_f_one_b
+from labkit.explore.event_tables import EventTables
+from labkit.explore.scene_message import scene_of, styles_message
+from labkit.schedule import EVENT_NAMES, forward_only, gpipe, interleaved, one_f_one_b, zero_bubble_h1
 from labkit.simulate import by_stage, simulate
 from labkit.trace import event_table
 
@@ -99,3 +101,79 @@ def test_where_stages_are_threads_nothing_is_called_a_rank():
     said += itertools.chain(*words(threads, ideal=simulate(gpipe(2, 3)), at=[0, 1.5]).values())
     assert not re.search("rank", "".join(said), re.IGNORECASE) and "stage 0, stage 0" not in "".join(said).lower()
     assert re.search("rank", "".join(words(simulate(gpipe(2, 3)))["idle"]))
+
+
+STEPS = """
+import { narrate } from "BROWSER/explain.js";
+import { readPipeline } from "BROWSER/schedules.js";
+return given.map((pipeline) => {
+  const scene = readPipeline({}, pipeline);
+  return Array.from(scene.stops, (x) => narrate(scene.panels, x, scene.axis).replace(/^[^:]*: /, ""));
+});
+"""
+
+
+@pytest.mark.parametrize("schedule", [one_f_one_b(4, 8), zero_bubble_h1(4, 8), interleaved(3, 6, 2)])
+def test_a_step_of_tenths_or_thirds_says_what_it_says_of_whole_units(schedule):
+    """Sums of 0.1 miss each other by a rounding error, sums of 1 do not."""
+
+    def pipeline(unit, forward):
+        halves = {"F": [forward * unit], "I": [2 * unit], "W": [2 * unit]}
+        axis = {"label": "", "unit": "", "per_second": 1.0}
+        chosen = {"orders": {"": schedule.to_csv()}, "n": len(schedule.ops), "m": 8, "times": halves, "hop": unit}
+        return chosen | {"cap": None, "axis": axis, "shades": [styles_message(EVENT_NAMES.values(), 2)] * 2}
+
+    for forward in (2, 14):
+        whole, *parts = in_node(STEPS, [pipeline(unit, forward) for unit in (1, 0.1, 1 / 3, 0.7)])
+        assert len(set(whole)) == len(whole) and parts == [whole] * 3
+
+
+def test_a_name_that_begins_with_a_gradient_is_spelled_as_it_is():
+    rows = [(0, "compute", name, None, None, None, None, None, at, at + 1.0) for at, name in enumerate(NAMES)]
+    found = words(event_table(rows))["bar"]
+    assert [text.split("\n")[0] for text in found] == [*NAMES.values()]
+    assert [words_of(name) for name in NAMES] == [*NAMES.values()]
+
+
+NAMES = {"average_gradients": "average gradients", "input_grad": "input gradient", "all_grads": "all grads"}
+
+
+def test_names_that_look_like_kinds_of_columns_are_names():
+    rows = [(0, "compute", name, None, None, None, None, None, at, at + 1.0) for at, name in enumerate(["f4", "f8"])]
+    assert [text.split("\n")[0] for text in words(event_table(rows))["bar"]] == ["f4", "f8"]
+
+
+def test_a_difference_that_is_rounding_is_none():
+    events = simulate(one_f_one_b(2, 2), forward=0.7)
+    late = events.assign(start_s=events["start_s"] + 1000.1, end_s=events["end_s"] + 1000.1)
+    bars = [text for text in words(late, ideal=events)["bar"] if "measured" in text.split("\n")[0]]
+    assert {text.split("\n")[-1] for text in bars} == {"It began as predicted and took as long."}
+    assert "later than predicted" in words(simulate(one_f_one_b(2, 2), hop=0.5), ideal=events)["bar"][-1]
+
+
+def test_of_a_schedule_without_backward_passes_what_is_kept_is_not_said_to_wait_for_them():
+    kept = words(simulate(forward_only(2, 4)), memory=True)["kept"]
+    assert said_of(kept, "Rank 0 keeps the activations of 1 micro-batch")[1] == (
+        "Kept for 0F0: the schedule has no backward pass that would free it."
+    )
+    assert "backward pass has not ended" in "".join(words(simulate(one_f_one_b(2, 4)), memory=True)["kept"])
+
+
+def test_a_table_that_starts_late_is_shown_from_its_first_span_as_in_print():
+    events = simulate(one_f_one_b(4, 8))
+    late = Timeline(events.assign(start_s=events["start_s"] + 1000, end_s=events["end_s"] + 1000))
+    (extent, first) = in_node(SCENE, {"sent": late.scene})
+    assert extent == [0, 33] and first.startswith("Rank 0, 0 to 1:")
+    assert late.scene["axis"]["label"] == late.static_form().figure.get_xlabel() == "time (units), from 1000 on"
+    assert (
+        Timeline(events.assign(start_s=events["start_s"] + 10, end_s=events["end_s"] + 10)).scene["axis"]
+        == (Timeline(events).scene["axis"])
+    )
+
+
+SCENE = """
+import { explain } from "BROWSER/explain.js";
+import { readScene } from "BROWSER/scene.js";
+const scene = readScene(given.sent);
+return [scene.extent, explain(scene.panels[0], { kind: "bar", bar: 0 }, scene.axis).split("\\n")[1]];
+"""

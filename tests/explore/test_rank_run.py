@@ -7,8 +7,9 @@ import pytest
 
 from labkit import todo
 from labkit.explore.grids.ring_recording import record_ring
-from labkit.explore.schedules.measure import TimedSchedule, run_schedules
+from labkit.explore.schedules.measure import run_schedules
 from labkit.schedule import gpipe
+from labkit.simulate import TimedSchedule
 
 
 @pytest.mark.parametrize(

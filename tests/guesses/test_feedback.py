@@ -10,6 +10,7 @@ from labkit.stats import Interval
 
 FRACTION = Question("hidden", "Which fraction hides?", 0, 1)
 TIME = Question("step", "How long?", 0.01, 1000.0, "ms")
+SHARE = Question("utilization", "How busy?", 0, 100, "%")
 FREE, SHARED, LATENCY = "if messages were free", "if all ranks shared one link", "the latency of 52 messages"
 MODELS = {FREE: 0.1, SHARED: 40.0}
 TERMS = {LATENCY: 5.2, "the bytes": 0.1}
@@ -47,6 +48,7 @@ FRACTIONS = {
 TOLD = {name: (TIME, *row) for name, row in NUMBERS.items()} | {
     name: (FRACTION, *row) for name, row in FRACTIONS.items()
 }
+TOLD["percentages"] = (SHARE, 50.0, 66.7, NOTHING, {}, "66.7%: you are 16.7 percentage points too low", "")
 
 
 @pytest.mark.parametrize(("question", "guess", "answer", "as_if", "terms", "says", "left_out"), TOLD.values(), ids=TOLD)

@@ -37,6 +37,11 @@ def test_a_guess_out_of_range_is_asked_for_its_unit(asked, value, meant):
         Question("hidden", "How much?", *asked).accept(-1)
 
 
+def test_a_number_with_a_comma_that_may_be_two_numbers_is_asked_which():
+    with pytest.raises(ValueError, match=r"'1,500', expected a number .*\. Do you mean 1\.500, or 1500\?"):
+        Question("slow", "How long?", 1.0, 2000.0, "ms").accept("1,500")
+
+
 @pytest.mark.parametrize(
     ("low", "high", "unit", "expected"),
     [

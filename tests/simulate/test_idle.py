@@ -94,3 +94,14 @@ def test_a_rank_that_has_all_it_needs_and_does_not_begin_shows_overhead_on_the_t
     assert re.search(r"until \[~ +\S+ s\]$", str(explain_idle(schedule, events, 1, 10.5)))
     with pytest.raises(ValueError, match=r"time is 0\.0, expected a time in the run, from 10.0 to "):
         explain_idle(schedule, events, 0, 0.0)
+
+
+@pytest.mark.parametrize("unit", [0.1, 1 / 3, 0.7])
+def test_at_a_time_where_an_op_ends_or_begins_rounding_changes_no_reason(unit):
+    """Oracle: the same schedule in whole units, whose sums are exact."""
+    schedule = zero_bubble_h1(4, 8)
+    whole, parts = (simulate(schedule, *(each * k for each in (7, 4, 2, 2)), hop=k) for k in (1, unit))
+    for time in sorted({*whole["start_s"], *whole["end_s"]}):
+        for rank in range(4):
+            exact, found = explain_idle(schedule, whole, rank, time), explain_idle(schedule, parts, rank, time * unit)
+            assert (found.code, found.op, found.waits_for) == (exact.code, exact.op, exact.waits_for), (rank, time)

@@ -2,12 +2,12 @@
 
 export class Bars {
   // columns: typed arrays of one length (left, right, top, height, style, chunk, and perhaps appear,
-  // vanish, ghost), labels: a list of strings.
-  constructor(columns, labels) {
+  // vanish, ghost), labels: a list of strings. Where they are of several tables, `offsets` has the first bar of each.
+  constructor(columns, labels, offsets = [0]) {
     Object.assign(this, columns);
     this.labels = labels;
     this.count = this.left.length;
-    this.rows = rowsOf(this);
+    this.rows = rowsOf(this, offsets);
   }
 
   // Is bar i there at this step? Only the bars of a grid come and go.
@@ -81,13 +81,24 @@ export class Bars {
   }
 }
 
-// Rows from the top down; in each its bars by their left end.
-function rowsOf(bars) {
+// Rows from the top down; in each its bars by their left end, and from where to where the bars of its table are.
+function rowsOf(bars, offsets) {
+  const tableOf = (bar) => offsets.findLastIndex((offset) => offset <= bar);
+  const extents = offsets.map((first, k) => extentOf(bars, first, offsets[k + 1] ?? bars.count));
   return [...grouped(bars.top)].sort(([a], [b]) => a - b).map(([top, order]) => {
     order.sort((a, b) => bars.left[a] - bars.left[b]);
     const height = order.reduce((most, i) => Math.max(most, bars.height[i]), 0);
-    return { top, height, order };
+    return { top, height, order, extent: extents[tableOf(order[0])] };
   });
+}
+
+function extentOf({ left, right }, from, until) {
+  let [first, last] = [Infinity, -Infinity];
+  for (let i = from; i < until; i++) {
+    if (left[i] < first) first = left[i];
+    if (right[i] > last) last = right[i];
+  }
+  return [first, last];
 }
 
 // Return all that can be pointed at in a panel, as bars: its bars, with their numbers, and where it
@@ -102,8 +113,9 @@ export function spotsOf({ bars, pieces = [], strips, tables }) {
     const [top, height] = [strips.top[piece], strips.bottom[piece] - strips.top[piece]];
     spots.push({ left, right, top, height, what: { kind: "kept", piece } });
   });
-  const columns = ["left", "right", "top", "height", "what"].map((name) => [name, spots.map((spot) => spot[name])]);
-  return new Bars(Object.fromEntries(columns), bars.labels);
+  const column = (name) => Float64Array.from(spots, (spot) => spot[name]);
+  const what = spots.map((spot) => spot.what);
+  return new Bars({ left: column("left"), right: column("right"), top: column("top"), height: column("height"), what }, bars.labels);
 }
 
 function spotOf({ top, height }, bar, left, right, what) {
@@ -111,10 +123,8 @@ function spotOf({ top, height }, bar, left, right, what) {
 }
 
 function* gapsOf(bars) {
-  const first = bars.left.reduce((a, b) => Math.min(a, b));
-  const last = bars.right.reduce((a, b) => Math.max(a, b));
-  const least = 2e-9 * (last - first); // what lies side by side may differ by rounding
-  for (const { order } of bars.rows) {
+  for (const { order, extent: [first, last] } of bars.rows) {
+    const least = 2e-9 * (last - first); // what lies side by side may differ by rounding
     let free = first;
     for (const bar of order) {
       if (bars.ghost?.[bar]) continue;

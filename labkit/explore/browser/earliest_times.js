@@ -1,7 +1,7 @@
 // When every op of a pipeline runs if it starts as soon as it can: what labkit.simulate works out, in
 // the page, where a slider need not wait for Python. Pure.
 
-import { KINDS } from "./run.js";
+import { KINDS } from "./analysis.js";
 
 export const NAMES = Object.keys(KINDS);
 const LETTERS = Object.values(KINDS); // F, B, I, W

@@ -2,7 +2,7 @@
 
 import { Bars, grouped } from "./bars.js";
 import { short } from "./explain.js";
-import { KINDS, Run } from "./run.js";
+import { KINDS, PipelineAnalysis } from "./analysis.js";
 
 const HEIGHTS = { predicted: 0.6 }; // of rows; others are 1
 const BUILT = 1.6; // where ops are placed by hand
@@ -11,7 +11,6 @@ const STRIP = 0.5; // rows, for what a rank keeps, under it
 const ABOVE_STRIP = 0.06;
 const [TOP, HEIGHT] = [0.07, 0.86]; // of a bar in its row
 const LANES = ["compute", "comm", "host"];
-const MAX_CLOCKS = 5000;
 const MAX_MICRO_BATCHES = 2 ** 14;
 const FIRST_BUCKET = 2 ** 30;
 
@@ -33,15 +32,15 @@ export function eventPanel({ title, tables, row, memory, cap, facts = "", labels
     ...(tables[0].offered && { ghost: tables[0].offered }),
   };
   const { names, rowsOfRanks, height } = layOutRows(tables, offsets, columns, row, memory ? STRIP : 0, ranks);
-  const runs = tables.map((table) => (table.waited_for ? new Run(table) : null));
+  const analyses = tables.map((table) => (table.waited_for ? new PipelineAnalysis(table) : null));
   tables.forEach((table, k) => describeBars(table, offsets[k], columns, styles));
-  const happened = runs.at(-1);
+  const happened = analyses.at(-1);
   return {
     title,
     facts,
     chosen,
     tables,
-    runs,
+    analyses,
     offsets,
     row,
     rowsOfRanks,
@@ -53,17 +52,17 @@ export function eventPanel({ title, tables, row, memory, cap, facts = "", labels
     columns: [],
     peaks: [],
     marks: tables.length > 1 ? tables.map(endMark) : marks,
-    bars: new Bars(columns, labels ?? tables.flatMap(labelsOf)),
-    needs: joinedNeeds(runs, tables, offsets, count),
+    bars: new Bars(columns, labels ?? tables.flatMap(labelsOf), offsets.slice(0, tables.length)),
+    needs: joinedNeeds(analyses, tables, offsets, count),
     critical: new Set(happened ? happened.critical.map((op) => op + offsets[tables.length - 1]) : []),
-    clocks: tables[0].offered ? [] : clocksOf(tables.at(-1)),
+    stops: tables[0].offered ? [] : tables.flatMap(stopsOf),
     strips: null,
   };
 }
 
 // Say in a panel what each rank keeps, as strips that are full for `most` micro-batches.
 export function addStrips(panel, most) {
-  const { kept } = panel.runs.at(-1);
+  const { kept } = panel.analyses.at(-1);
   const bottom = kept.map(({ rank }) => panel.rowsOfRanks.get(rank).bottom + STRIP);
   panel.pieces = kept;
   panel.strips = {
@@ -87,10 +86,10 @@ function joined(Kind, tables, name) {
   return all;
 }
 
-function joinedNeeds(runs, tables, offsets, count) {
-  if (tables.length === 1) return runs[0] ? tables[0].needs : new Int32Array(0);
+function joinedNeeds(analyses, tables, offsets, count) {
+  if (tables.length === 1) return analyses[0] ? tables[0].needs : new Int32Array(0);
   const needs = new Int32Array(count).fill(-1);
-  runs.forEach((run, k) => run && tables[k].needs.forEach((needed, i) => {
+  analyses.forEach((found, k) => found && tables[k].needs.forEach((needed, i) => {
     if (needed >= 0) needs[offsets[k] + i] = offsets[k] + needed;
   }));
   return needs;
@@ -196,21 +195,9 @@ function endMark({ title, end_s: end }) {
   return [end.reduce((a, b) => Math.max(a, b)), `${title} ends`, title === "predicted"];
 }
 
-// Return the ends of the clocks: one is as long as the shortest kind of op, by its median.
-function clocksOf({ name, names, lane, lanes, start_s: start, end_s: end }) {
-  const compute = lanes.indexOf("compute");
-  const lengths = names.map(() => []);
-  let [first, last] = [Infinity, -Infinity];
-  for (let i = 0; i < name.length; i++) {
-    [first, last] = [Math.min(first, start[i]), Math.max(last, end[i])];
-    if (compute < 0 || lane[i] === compute) lengths[name[i]].push(end[i] - start[i]);
-  }
-  const clock = Math.min(...lengths.filter((each) => each.length).map(median).filter((each) => each > 0));
-  const count = Math.round((last - first) / clock);
-  return count >= 1 && count <= MAX_CLOCKS ? Array.from({ length: count + 1 }, (_, k) => first + k * clock) : [];
-}
-
-function median(values) {
-  const sorted = Float64Array.from(values).sort();
-  return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
+// Stepping stops where the first event begins, and wherever one ends.
+function stopsOf({ start_s: start, end_s: end }) {
+  let first = Infinity;
+  for (const each of start) if (each < first) first = each;
+  return [Float64Array.of(first), end];
 }

@@ -1,7 +1,7 @@
 // Say in words what a picture shows: what a bar is and why it is late, what an idle rank waits for, what
 // is kept, and what happens at a time. In a notebook and in a file, whether or not a kernel is there. Pure.
 
-import { KINDS } from "./run.js";
+import { KINDS } from "./analysis.js";
 
 const PASSES = { F: "forward pass", B: "backward pass", I: "input gradient", W: "weight gradient" };
 // What an op of the second kind takes from one of the first.
@@ -14,7 +14,9 @@ export const percent = (share) => `${Math.abs(100 * share).toFixed(1)} %`;
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
 const sentence = (text) => `${capital(text)}.`;
 const plural = (count, word, ending = "s") => `${count} ${word}${count === 1 ? "" : ending}`;
-const wordsOf = (name) => name.replaceAll("_grad", "_gradient").replaceAll("_", " ");
+const wordsOf = (name) => name.replace(/_grad(?=_|$)/g, "_gradient").replaceAll("_", " ");
+
+const lastOf = (tables) => tables.reduce((last, { end_s: end }) => end.reduce((a, b) => Math.max(a, b), last), 0);
 
 // Return "a", "a and b", "a, b and c", or the first of many and how many more.
 export function listed(words) {
@@ -62,9 +64,9 @@ class PanelWords {
 
   // Return which table a bar is of, and its row there.
   placeOf(bar) {
-    const { offsets, tables, runs } = this.panel;
+    const { offsets, tables, analyses } = this.panel;
     const which = tables.length > 1 && bar >= offsets[1] ? 1 : 0;
-    return { which, row: bar - offsets[which], table: tables[which], run: runs[which] };
+    return { which, row: bar - offsets[which], table: tables[which], run: analyses[which] };
   }
 
   bar(bar) {
@@ -72,7 +74,7 @@ class PanelWords {
     if (table.offered?.[row]) return this.offer(run, row);
     const isOp = run?.isOp(row);
     const [head, ...lines] = isOp ? this.op(run, row) : this.span(table, row);
-    const ideal = which === 1 && isOp ? this.panel.runs[0] : null;
+    const ideal = which === 1 && isOp ? this.panel.analyses[0] : null;
     if (ideal) lines.push(this.against(ideal, run, row));
     return [table.title ? `${head}, ${table.title}` : head, ...lines].join("\n");
   }
@@ -80,7 +82,7 @@ class PanelWords {
   offer(run, op) {
     const { rank, start_s: start, end_s: end } = run.table;
     const place = `It may be placed on ${this.row} ${rank[op]}, from ${this.write(start[op])} to ${this.write(end[op])}`;
-    return `${this.heading(run, op)}\n${place}: click it, or press Enter.`;
+    return `${this.heading(run, op)}\n${place}.`;
   }
 
   heading(run, op) {
@@ -156,8 +158,8 @@ class PanelWords {
       return { began: table.start_s[i] - first, took: table.end_s[i] - table.start_s[i] };
     });
     const [began, took] = [now.began - then.began, now.took - then.took];
-    const later = began >= 0 ? "later" : "earlier";
-    return `It began ${this.write(Math.abs(began))} ${later} than predicted and took ${this.write(Math.abs(took))} ${took >= 0 ? "longer" : "less"}.`;
+    const by = (time, more, less, same) => (Math.abs(time) <= run.near ? same : `${this.write(Math.abs(time))} ${time > 0 ? more : less}`);
+    return `It began ${by(began, "later than", "earlier than", "as")} predicted and took ${by(took, "longer", "less", "as long")}.`;
   }
 
   // Return what a span is that is not an op of a pipeline: a collective, the optimizer.
@@ -177,7 +179,7 @@ class PanelWords {
     const where = `${this.Row} ${rank[row]}${lanes.length > 1 ? `, lane ${lanes[lane[row]]},` : ""}`;
     const lines = [`${where} is idle ${this.fromTo(left, right)}${table.title ? `, ${table.title}` : ""}`];
     if (run && lanes[lane[row]] === "compute") lines.push(this.why(run, rank[row], left, right));
-    const near = 2e-9 * end.reduce((a, b) => Math.max(a, b));
+    const near = 2e-9 * lastOf([table]);
     const meanwhile = [];
     for (let i = 0; i < start.length; i++) {
       if (rank[i] !== rank[row] || start[i] >= right - near || end[i] <= left + near) continue;
@@ -192,7 +194,7 @@ class PanelWords {
   // Return whose activations a rank keeps in a piece of its strip.
   kept(piece) {
     const { rank, left, right, count } = piece;
-    const run = this.panel.runs.at(-1);
+    const run = this.panel.analyses.at(-1);
     const { stage, micro_batch: microBatch, start_s: start, end_s: end } = run.table;
     const counts = new Map();
     const until = left + run.near;
@@ -205,7 +207,9 @@ class PanelWords {
     const what = names.length ? `the activations of ${plural(Number(short(count)), "micro-batch", "es")}` : "no activations";
     const lines = [`${this.Row} ${rank} keeps ${what} ${this.fromTo(left, right)}`];
     if (names.length) {
-      lines.push(`Kept for ${listed(names)}: ${names.length > 1 ? "their backward passes have" : "its backward pass has"} not ended.`);
+      const frees = run.kinds.some((kind) => kind === "B" || kind === "W");
+      const late = names.length > 1 ? "their backward passes have not ended" : "its backward pass has not ended";
+      lines.push(`Kept for ${listed(names)}: ${frees ? late : `the schedule has no backward pass that would free ${names.length > 1 ? "them" : "it"}`}.`);
     }
     const stages = new Set(run.ranks.get(rank).map((op) => stage[op])).size;
     if (names.length && stages > 1) lines.push(`That of one of its ${stages} stages counts as 1/${stages}.`);
@@ -217,7 +221,7 @@ class PanelWords {
 
   // Return what begins and what goes on at a time, and why ranks are idle.
   narrate(x) {
-    const near = 1e-9 * Math.max(1, Math.abs(x));
+    const near = 1e-9 * lastOf(this.panel.tables);
     const parts = this.panel.tables.flatMap((table) => {
       const { rank, start_s: start, end_s: end } = table;
       const [begin, goOn] = [[], []];
@@ -229,12 +233,12 @@ class PanelWords {
       const title = table.title ? `${table.title}: ` : "";
       return changes.map(([names, one, several]) => `${title}${listed(names)} ${names.length > 1 ? several : one}`);
     });
-    const run = this.panel.runs.at(-1);
+    const run = this.panel.analyses.at(-1);
     return `${this.write(x)}: ${[...parts, ...(run ? this.idleRanks(run, x) : [])].join("; ") || "all has ended"}.`;
   }
 
   idleRanks(run, x) {
-    if (x < run.first || x > run.last) return [];
+    if (x < run.first - run.near || x > run.last + run.near) return [];
     const idle = new Map();
     for (const rank of run.ranks.keys()) {
       const { code, op, waitsFor } = run.stateAt(rank, x);

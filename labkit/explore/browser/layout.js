@@ -36,7 +36,6 @@ export function layOut(scene, width, widthOf) {
     const rowsTop = y;
     y += panel.height * row;
     const bottom = y;
-    y += panel.axis ? AXIS : 0;
     y += GAP;
     return { top, rowsTop, bottom, facts, names };
   });

@@ -10,12 +10,12 @@ export class Messages {
   constructor(transmit, { busy, free, lost }) {
     Object.assign(this, { transmit, busy, free, lost });
     this.sent = this.done = 0; // how many, and the latest that the kernel is done with
-    this.next = null; // what is asked once it is
+    this.next = new Map(); // what is asked once it is, by control
     this.isLost = false;
   }
 
   get isWaiting() {
-    return this.done < this.sent || this.next !== null;
+    return this.done < this.sent || this.next.size > 0;
   }
 
   send(message) {
@@ -30,19 +30,21 @@ export class Messages {
     else setTimeout(() => this.isLost || number <= this.done || this.busy(), A_MOMENT_MS);
   }
 
-  // Send what only the latest of counts, such as where a slider is: one at a time.
+  // Send what only the latest of counts, such as where a slider is: of each control one at a time.
   ask(message) {
-    if (this.done < this.sent && !this.isLost) this.next = message;
-    else this.send(message);
+    const { control } = message;
+    if (this.done === this.sent || this.isLost) return this.send(message);
+    this.next.set(control, message);
+    setTimeout(() => this.next.get(control) !== message || this.busy(), A_MOMENT_MS);
   }
 
   finish(number) {
     this.done = Math.max(this.done, number);
     if (this.done < this.sent) return;
-    const { next } = this;
-    this.next = null;
-    if (next) this.send(next);
-    else this.free();
+    const next = [...this.next.values()];
+    this.next.clear();
+    for (const message of next) this.send(message);
+    if (!next.length) this.free();
   }
 
   // JupyterLab has restarted or ended the kernel.

@@ -18,13 +18,9 @@ const button = (action, text, label, state = "") =>
   `<button type="button" data-action="${action}" title="${label}" aria-label="${label}" ${state}>${text}</button>`;
 const saver = (form) => button(form, form, `Save the picture as ${form}`);
 const PAGE = `
-  <form data-part="form" class="lk-form" aria-label="What is shown" hidden></form>
   <div data-part="toolbar" class="lk-toolbar" role="toolbar" aria-label="Play and zoom">
     <span data-part="stepping" class="lk-group">
       ${button(" ", "▶", "Play")} ${button(",", "‹ step", "A step back")} ${button(".", "step ›", "A step on")}
-      <select data-part="mode" aria-label="Step by">
-        <option value="clock">by clock</option><option value="moment">by event</option>
-      </select>
     </span>
     <span data-part="zooming" class="lk-group">
       ${button("-", "−", "Zoom out")} ${button("+", "+", "Zoom in")} ${button("0", "all", "See all of the time axis")}
@@ -41,6 +37,7 @@ const PAGE = `
   </div>
   <div data-part="card" class="lk-card" role="status"></div>
   <div data-part="legend" class="lk-legend" role="toolbar" aria-label="Show one kind alone"></div>
+  <form data-part="form" class="lk-form" aria-label="What is shown" hidden></form>
   <p data-part="note" class="lk-note"></p>
   <div data-part="numbers" class="lk-numbers" role="region" aria-label="Numbers"></div>
   <div class="lk-below">
@@ -48,7 +45,7 @@ const PAGE = `
       <summary>The same as a table</summary>
       <div data-part="rows" class="lk-rows" tabindex="0" role="region" aria-label="Table of the picture"></div>
     </details>
-    <span data-part="saving" class="lk-group" role="toolbar" aria-label="Save the picture">${saver("SVG")} ${saver("PNG")} ${saver("HTML")}</span>
+    <span data-part="saving" class="lk-group" role="toolbar" aria-label="Save the picture">${saver("PNG")} ${saver("HTML")}</span>
   </div>`;
 
 // Fill the root with the page. Returns its parts by name.
@@ -58,10 +55,18 @@ export function buildPage(root) {
   return Object.fromEntries([...root.querySelectorAll("[data-part]")].map((part) => [part.dataset.part, part]));
 }
 
+export function download(name, type, content) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([content], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
 // Make a row of controls one tab stop, from which arrow keys go on. Returns a function that is to be called
 // when other controls of the row are seen.
 export function makeOneTabStop(row) {
-  const all = () => [...row.querySelectorAll("button, select")];
+  const all = () => [...row.querySelectorAll("button")];
   const seen = () => all().filter((control) => control.offsetParent);
   const choose = (chosen) => { for (const control of all()) control.tabIndex = control === chosen ? 0 : -1; };
   row.addEventListener("focusin", ({ target }) => choose(target));

@@ -12,6 +12,7 @@ const ARROW = { light: { ink: "#1f2328", ground: "#ffffff" }, dark: { ink: "#fff
 const BESIDE = 0.78; // where in a cell of a grid its arrows begin and end: beside its label
 const NARROW_CELL = 60; // px
 const SENT = 0.3; // of the width of a cell, what is on its way to another
+const LEAST_LETTERS = 7; // px
 const LETTER = 0.62; // of the size of the letters
 // How strongly a bar is painted: as it is, and while stepping or beside the critical path.
 const FULL = { colour: 1, hatch: 0.75 };
@@ -19,11 +20,13 @@ const DIM = { colour: 0.22, hatch: 0.15 };
 const TO_COME = { colour: 0.22, hatch: 0 };
 
 // A frame is what is drawn at once: {scene, layout, viewport, theme, playhead, step, hovered, pinned, focus,
-// showCritical, litStyles, dragged}. The playhead is a place on the axis, the step that of a grid, or a number
-// between two of them. The bar that is dragged is `by` so much beside its place on the axis.
+// showCritical, litStyles}. The playhead is a place on the axis, the step that of a grid, or a number between
+// two of them.
 export class Painter {
-  constructor(canvas) {
+  // scale: pixels of the canvas for one of the page, if it is not the screen's own number.
+  constructor(canvas, scale = null) {
     this.canvas = canvas;
+    this.scale = scale;
     this.pen = canvas.getContext("2d");
   }
 
@@ -38,7 +41,7 @@ export class Painter {
   }
 
   resize({ width, height }) {
-    const ratio = window.devicePixelRatio || 1;
+    const ratio = this.scale ?? (window.devicePixelRatio || 1);
     const [wide, high] = [Math.round(width * ratio), Math.round(height * ratio)];
     if (this.canvas.width !== wide || this.canvas.height !== high || this.ratio !== ratio) {
       Object.assign(this.canvas, { width: wide, height: high });
@@ -62,9 +65,7 @@ function paintFrame(pen, given) {
   const frame = { ...given, sames, lit, scale: viewport };
   scene.panels.forEach((panel, number) => {
     const chosen = marks.filter((mark) => mark.panel === number);
-    const dragged = given.dragged?.panel === number ? given.dragged : null;
-    const own = { ...frame, scale: panel.viewport ?? viewport };
-    paintPanel(pen, own, { ...panel, ...layout.panels[number], chosen, dragged });
+    paintPanel(pen, frame, { ...panel, ...layout.panels[number], chosen });
   });
   if (scene.axis) paintAxis(pen, frame, scene.axis, layout.axisTop);
   if (frame.playhead !== null) paintPlayhead(pen, frame);
@@ -85,7 +86,6 @@ function paintPanel(pen, frame, panel) {
   for (const [x, , dashed] of panel.marks) paintMark(pen, frame, x, dashed, panel);
   paintLinks(pen, frame, panel);
   pen.restore();
-  if (panel.axis) paintAxis(pen, frame, panel.axis, panel.bottom + 2);
 }
 
 function pixelOf(frame, value) {
@@ -122,11 +122,12 @@ function paintWords(pen, frame, { title, facts, names, rows, peaks, top, rowsTop
     lines.forEach((line, k) => write(pen, frame, line, pixelOf(frame, at), first + LINE * k, { ...muted, size: names.size, align: "center" }));
   }
   for (const [at, text] of peaks) write(pen, frame, text, gutter + plot + 6, rowsTop + at * row, muted);
+  const beside = smallLetters(rows, row);
   let last = -Infinity;
   for (const [at, text, small] of rows) {
     const y = rowsTop + at * row;
     if (small) {
-      write(pen, frame, text, gutter - 6, y, { ...muted, size: 10.5, align: "right" });
+      if (beside >= LEAST_LETTERS) write(pen, frame, text, gutter - 6, y, { ...muted, size: beside, align: "right" });
     } else if (y - last >= 13) { // of many ranks, as many as there is room for
       write(pen, frame, text, 4, y);
       last = y;
@@ -134,14 +135,23 @@ function paintWords(pen, frame, { title, facts, names, rows, peaks, top, rowsTop
   }
 }
 
-// Under the bars of every row, and where a rank has none so far: grey where nothing is computed.
+// Return how large the small words beside rows may be so that none touches another. Where that is too small, none
+// is written: some alone would say nothing of the rows between them.
+function smallLetters(rows, row) {
+  const places = rows.filter(([, , small]) => small).map(([at]) => at * row).sort((a, b) => a - b);
+  return Math.min(10.5, ...places.slice(1).map((y, k) => y - places[k]));
+}
+
+// Grey where nothing is computed, in every row: from the first bar of its table to the last. Where ops are placed by
+// hand a rank may have none so far, and may get some anywhere.
 function paintBackground(pen, frame, { bars, rows, rowsTop }) {
-  const { gutter, plot, row } = frame.layout;
+  const { row } = frame.layout;
   const isEmpty = ([at]) => !bars.rows.some(({ top, height }) => top <= at && at <= top + height);
-  const empty = rows.some(([, , small]) => small) ? [] : rows.filter(isEmpty);
+  const empty = bars.ghost ? rows.filter(isEmpty).map(([at]) => ({ top: at - 0.43, height: 0.86 })) : [];
   pen.fillStyle = frame.theme.idle;
-  for (const { top, height } of [...bars.rows, ...empty.map(([at]) => ({ top: at - 0.43, height: 0.86 }))]) {
-    pen.fillRect(gutter, rowsTop + top * row, plot, height * row);
+  for (const { top, height, extent } of [...bars.rows, ...empty]) {
+    const [from, until] = (bars.ghost ? frame.scale.range : extent).map((x) => pixelOf(frame, x));
+    pen.fillRect(from, rowsTop + top * row, until - from, height * row);
   }
 }
 
@@ -161,7 +171,6 @@ function paintBars(pen, frame, panel) {
   panel.bars.forEachVisible(from, until, scale.span / layout.plot, (i) => {
     if (panel.bars.isVisible(i, frame.step)) paintBar(pen, frame, panel, i);
   });
-  if (panel.dragged) paintBar(pen, frame, panel, panel.dragged.bar); // over the others
   for (const same of frame.sames) {
     if (same !== -1) for (const i of panel.sames.get(same) ?? []) outline(pen, frame, panel, i, theme.ink);
   }
@@ -176,22 +185,21 @@ function outline(pen, frame, panel, i, colour) {
 }
 
 // Return left, top, width and height of a bar, in pixels.
-function boxOf(frame, { bars, rowsTop, dragged }, i) {
-  const by = dragged?.bar === i ? dragged.by : 0;
-  const left = pixelOf(frame, bars.left[i] + by);
-  const width = Math.max(0.7, pixelOf(frame, bars.right[i] + by) - left);
+function boxOf(frame, { bars, rowsTop }, i) {
+  const left = pixelOf(frame, bars.left[i]);
+  const width = Math.max(0.7, pixelOf(frame, bars.right[i]) - left);
   return [left, rowsTop + bars.top[i] * frame.layout.row, width, bars.height[i] * frame.layout.row];
 }
 
 function paintBar(pen, frame, panel, i, box = boxOf(frame, panel, i), text = panel.bars.labels[i]) {
-  const { bars, critical, axis } = panel;
+  const { bars, critical, is_still: isStill } = panel;
   const { lit } = frame;
   const [left, top, width, height] = box;
   const { fills: ofThemes, hatch, name } = frame.scene.styles[bars.style[i]];
   const fills = ofThemes[frame.theme.name];
   const fill = fills[Math.min(bars.chunk[i], fills.length - 1)];
   if (bars.ghost?.[i]) return paintGhost(pen, frame, bars.labels[i], box, fills[0]);
-  const until = (axis ? null : frame.playhead) ?? Infinity;
+  const until = (isStill ? null : frame.playhead) ?? Infinity;
   const isLeftOut = (these, one) => these.size > 0 && !these.has(one);
   const isOther = (frame.showCritical && isLeftOut(critical, i)) || (lit >= 0 && bars.same?.[i] !== lit);
   const isDim = isOther || isLeftOut(frame.litStyles, name) || bars.left[i] > until;
@@ -241,7 +249,7 @@ function paintGhost(pen, frame, text, [left, top, width, height], { colour }) {
 function label(pen, frame, text, [left, top, width, height], { plate, ink }) {
   if (!text || height < 9) return;
   const size = Math.min(12.5, height * 0.62, (width - 3) / (LETTER * text.length));
-  if (size < 7) return;
+  if (size < LEAST_LETTERS) return;
   const middle = left + width / 2;
   if (plate) {
     const across = LETTER * size * text.length + 3;
@@ -348,7 +356,9 @@ function paintAxis(pen, frame, { per_second: perSecond, label }, axisTop) {
 }
 
 function paintPlayhead(pen, frame) {
-  const top = frame.layout.panels.find((_, k) => !frame.scene.panels[k].axis).rowsTop;
+  const [first, last] = frame.scale.range;
+  if (frame.playhead < first || frame.playhead > last) return; // out of sight, it would run over the words
+  const top = frame.layout.panels.find((_, k) => !frame.scene.panels[k].is_still).rowsTop;
   pen.fillStyle = frame.theme.focus;
   pen.fillRect(pixelOf(frame, frame.playhead) - 1, top - 4, 2, frame.layout.axisTop - top + 6);
 }

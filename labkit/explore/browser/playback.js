@@ -1,4 +1,4 @@
-// Where stepping stops: by clock or by event, forwards, back, and playing. Pure.
+// Stepping from stop to stop: forwards, back, and playing. Pure.
 
 const MOVE_MS = 250; // from a step to the next
 const MAX_MS = 700; // between two steps while playing
@@ -6,17 +6,12 @@ const MIN_MS = 40;
 const WHOLE_MS = 30000; // a long schedule plays within about this
 
 export class Playback {
-  // stops: {clock: positions, moment: positions}, in ascending order; mode: which of them it goes by.
+  // positions are those of the stops, in ascending order.
   // At `rest` there is no position, -1, where all of the picture is shown; or it is a step of a grid.
-  constructor(stops, mode = "clock", rest = -1) {
-    this.stops = stops;
-    this.mode = stops[mode].length ? mode : stops.clock.length ? "clock" : "moment";
+  constructor(positions, rest = -1) {
+    this.positions = positions;
     this.step = this.rest = rest;
     this.left = null; // the position that the picture is still moving away from
-  }
-
-  get positions() {
-    return this.stops[this.mode];
   }
 
   get isOn() {
@@ -25,6 +20,10 @@ export class Playback {
 
   get position() {
     return this.isOn ? this.positions[this.step] : null;
+  }
+
+  get isAtRest() {
+    return this.step === this.rest;
   }
 
   get isAtEnd() {
@@ -62,12 +61,5 @@ export class Playback {
   goTo(place) {
     this.left = null;
     this.step = Math.max(0, this.positions.findLastIndex((position) => position <= place));
-  }
-
-  // Step by the other kind of stop, from the same place.
-  switchTo(mode) {
-    const at = this.position;
-    this.mode = mode;
-    if (at !== null) this.goTo(at);
   }
 }

@@ -3,8 +3,8 @@
 import { Bars, grouped } from "./bars.js";
 import { addStrips, eventPanel } from "./events.js";
 import { clockOf, factsOf } from "./explain.js";
-import { Viewport } from "./viewport.js";
 
+const NEAR = 1e-9; // of the axis
 const KINDS = { f8: Float64Array, f4: Float32Array, i4: Int32Array, u1: Uint8Array };
 
 export function readScene(sent) {
@@ -16,16 +16,16 @@ export function readScene(sent) {
 export function sceneOf(scene) {
   const { panels, axis, cap } = scene;
   const withStrips = panels.filter(({ memory }) => memory);
-  const kept = withStrips.flatMap(({ runs }) => runs.at(-1).kept.map(({ count }) => count));
+  const kept = withStrips.flatMap(({ analyses }) => analyses.at(-1).kept.map(({ count }) => count));
   for (const panel of withStrips) addStrips(panel, Math.max(cap ?? 0, ...kept));
-  for (const panel of withStrips) panel.facts ||= factsOf(panel.runs.at(-1), clockOf(axis).write);
+  for (const panel of withStrips) panel.facts ||= factsOf(panel.analyses.at(-1), clockOf(axis).write);
   for (const panel of panels) {
-    if (panel.axis) panel.viewport = new Viewport(extentOf([panel]));
     panel.waiters = grouped(panel.needs);
     panel.sames = grouped(panel.bars.same ?? []);
   }
-  const extent = extentOf(panels.filter((panel) => !panel.axis));
-  return { ...scene, extent, stops: new Stops(panels) };
+  const extent = extentOf(panels);
+  const ofTables = panels.flatMap(({ stops = [] }) => stops);
+  return { ...scene, extent, stops: ofTables.length ? merged(ofTables, NEAR * (extent[1] - extent[0])) : scene.stops ?? [] };
 }
 
 function cellPanel({ bars, labels, critical, links, ...panel }) {
@@ -40,13 +40,14 @@ function cellPanel({ bars, labels, critical, links, ...panel }) {
 
 // Return a copy of what was sent, with the numbers of its columns.
 function read(value) {
-  if (Array.isArray(value)) return value.length === 2 && value[0] in KINDS ? readColumn(value) : value.map(read);
+  if (Array.isArray(value)) return value.map(read);
   if (value === null || typeof value !== "object") return value;
+  if (value.column) return readColumn(value);
   return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, read(each)]));
 }
 
-// A column is [kind, bytes]: a DataView from the kernel, text in base64 from a file.
-export function readColumn([kind, data]) {
+// A column is {column: kind, data}, bytes as a DataView from the kernel, text in base64 from a file.
+export function readColumn({ column: kind, data }) {
   const bytes = typeof data === "string"
     ? Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0))
     : new Uint8Array(data.buffer, data.byteOffset, data.byteLength).slice(); // aligned
@@ -65,22 +66,11 @@ function extentOf(panels) {
   return [low, high > low ? high : low + 1];
 }
 
-// Where stepping stops: by clock, and by event wherever a bar begins or ends. These are many, and made only
-// when they are asked for: while a time is dragged nobody steps.
-class Stops {
-  constructor(panels) {
-    this.panels = panels;
-    this.clock = union(panels.map(({ clocks }) => clocks));
-    this.hasMoments = panels.some(({ bars, tables, moments }) => (tables ? bars.count && !bars.ghost : moments.length));
-  }
-
-  get moment() {
-    const momentsOf = ({ bars, tables, moments }) => (tables ? [bars.left, bars.right] : [moments]);
-    return (this.moments ??= this.hasMoments ? union(this.panels.flatMap(momentsOf)) : []);
-  }
-}
-
-// Return all of some lists of places, each place once, in order.
-function union(lists) {
-  return [...new Set(lists.flatMap((list) => [...list]))].sort((a, b) => a - b);
+// Return the places of several lists in order, without those that are as near to the one before as rounding is.
+function merged(lists, near) {
+  const all = new Float64Array(lists.reduce((sum, { length }) => sum + length, 0));
+  lists.reduce((at, list) => (all.set(list, at), at + list.length), 0);
+  let count = 0;
+  for (const place of all.sort()) if (!count || place - all[count - 1] > near) all[count++] = place;
+  return all.subarray(0, count);
 }

@@ -2,23 +2,26 @@
 //
 // A pipeline (schedules.js) has beside its orders what was chosen: choice and other, {name, chunks}, of
 // which other may be null. spec is what Python gives: fields (by key, with label, min, max and step),
-// schedules (their titles, by name) and presets (their states, by what their buttons say).
+// schedules (their titles, by name) and presets (their states, by what their buttons say); to a file also its
+// `limit`, in words. A library has orders by choice and size: labkit/explore/schedules/orders.py.
 
 const TIMES = ["F", "I", "W"];
 const CAP = 4; // micro-batches: what the memory cap begins with
+const REFERENCE = "1f1b"; // takes every size
 const INTERLEAVED = "interleaved";
 
 export const choiceText = ({ name, chunks }) => (name === INTERLEAVED ? `${name} v=${chunks}` : name);
 
-// Return the controls of a pipeline, for a notebook or for a file.
-export function controlsOf(pipeline, { fields, schedules, presets }, isFile) {
+// Return the controls of a pipeline, for a notebook or, where there is a `limit`, for a file. They are the same: a
+// file alone cannot read a text.
+export function controlsOf(pipeline, { fields, schedules, presets, limit }) {
   const { choice, other, n, m, times, hop, cap } = pipeline;
   const names = Object.entries(schedules);
   const chunks = { ...fields.v, look: "slider" };
-  const range = (key, value, more = {}) => ({ ...fields[key], name: key, look: "slider", value, ...more });
+  const range = (key, value, more = {}) => ({ ...fields[key], name: key, look: "slider", value, disabled: fields[key].min === fields[key].max, ...more });
   const isSplit = [choice, other].some((each) => each && each.name !== "forward");
   return [
-    ...(isFile ? [] : Object.entries(presets).map(([label, state]) => ({ name: `preset ${label}`, label, look: "action", tooltip: state, group: "presets" }))),
+    ...(limit ? [] : Object.entries(presets).map(([label, state]) => ({ name: `preset ${label}`, label, look: "action", tooltip: state, group: "presets" }))),
     { name: "schedule", label: "schedule", look: "menu", options: names, value: choice.name },
     { ...chunks, name: "v", value: choice.chunks, hidden: choice.name !== INTERLEAVED },
     { name: "other", label: "compare with", look: "menu", options: [["", "—"], ...names], value: other?.name ?? "" },
@@ -29,7 +32,7 @@ export function controlsOf(pipeline, { fields, schedules, presets }, isFile) {
     range("hop", hop),
     { name: "capped", label: "memory cap", look: "check", value: cap !== null },
     range("cap", cap ?? CAP, { hidden: cap === null }),
-    ...(isFile ? [] : [{ name: "state", label: "state", look: "text", value: stateOf(pipeline), group: "state" }]),
+    ...(limit ? [{ name: "limit", look: "words", value: limit, group: "limit" }] : [{ name: "state", label: "state", look: "text", value: stateOf(pipeline), group: "state" }]),
     { name: "copy", label: "Copy state", look: "action", tooltip: "Copy the call that shows this again", group: "state" },
   ];
 }
@@ -74,8 +77,10 @@ export function forRanks(times, n) {
   return [...Array.from({ length: n - 1 }, (_, rank) => front[Math.min(rank, front.length - 1)]), times.at(-1)];
 }
 
-// Return the orders of what is chosen out of a file's: of as many micro-batches as are nearest.
+// Return the orders of what is chosen out of a library: of as many micro-batches as are nearest, as interleaved 1F1B
+// does not take every number. Null where the library has no schedules of this size.
 export function ordersOf({ choice, other, n, m }, library) {
+  if (!library?.[REFERENCE].orders[[n, m]]) return null;
   const chosen = [...new Set([choice, ...(other ? [other] : [])].map(choiceText))].map((text) => library[text]);
   const counts = Object.keys(chosen[0].orders).map((size) => size.split(",").map(Number));
   const fits = counts.filter((size) => size[0] === n && chosen.every(({ orders }) => orders[size])).map(([, count]) => count);

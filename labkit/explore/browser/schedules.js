@@ -22,7 +22,7 @@ export function readPipeline({ version, title }, pipeline) {
   const styles = shades[chunks - 1].filter(({ name }) => used.has(name));
   const { cap } = pipeline;
   const panels = tables.map(([name, table]) => eventPanel({ title: name, tables: [table], row: "rank", memory: true, cap }, styles));
-  const scene = sceneOf({ version, title, axis, styles, panels, cap, note: "", clock: "clock", steps: {}, opens_at: -1, memory: true, pipeline });
+  const scene = sceneOf({ version, title, axis, styles, panels, cap, note: "", steps: [], opens_at: -1, memory: true, pipeline });
   return { ...scene, ...wordsOf(panels, pipeline) };
 }
 
@@ -30,7 +30,7 @@ export function readPipeline({ version, title }, pipeline) {
 function wordsOf(panels, { n, m, cap }) {
   const shown = 1 + Math.max(...panels[0].tables[0].micro_batch);
   const [ranks, count] = [`${n} rank${n > 1 ? "s" : ""}`, `${shown} micro-batch${shown > 1 ? "es" : ""}`];
-  const runs = panels.map(({ title, runs: [run], facts }) => ({ title, facts, metrics: run.metrics }));
+  const runs = panels.map(({ title, analyses: [run], facts }) => ({ title, facts, metrics: run.metrics }));
   const parts = runs.map(({ title, metrics }) => `${title}: makespan ${short(metrics.makespan)}`);
   if (shown !== m) parts.unshift(`${count}: interleaved 1F1B on ${ranks} cannot share out ${m} evenly`);
   for (const { title, metrics: { peak } } of runs) if (cap && peak > cap) parts.push(`${title} keeps ${short(peak)}, over the cap of ${short(cap)}`);

@@ -6,7 +6,7 @@ const MAX_ROWS = 1000;
 
 // Fill in the numbers: those of the runs whose memory is shown, side by side, and what Python adds to them.
 export function fillNumbers(root, { panels, axis, numbers = "", memory, cap }) {
-  const runs = memory ? panels.flatMap(({ title, tables, runs: found }) => found.map((run, k) => [titleOf({ title }, tables[k]), run.metrics])) : [];
+  const runs = memory ? panels.flatMap(({ title, tables, analyses }) => analyses.map((run, k) => [titleOf({ title }, tables[k]), run.metrics])) : [];
   const built = JSON.stringify([numbers, runs.map(([title]) => title)]);
   const isSame = built === root.dataset.built; // while a time is dragged only numbers change
   if (!isSame) {

@@ -1,4 +1,4 @@
-// Light or dark, and the colours around the bars: those of labkit.draw.palette.THEMES, by way of the
+// The colours around the bars: those of labkit.draw.palette.THEMES, by way of the
 // style sheet. The bars bring their own, for either.
 
 const NAMES = ["ground", "ink", "muted", "focus", "idle", "kept", "alarm"];
@@ -9,21 +9,11 @@ export function coloursOf(root) {
   return { name: root.dataset.theme, ...Object.fromEntries(colours) };
 }
 
-// Return "light" or "dark": JupyterLab says which on its body; elsewhere it is the reader's choice.
-export function themeNow() {
-  const lab = document.body.dataset.jpThemeLight;
-  if (lab !== undefined) return lab === "false" ? "dark" : "light";
-  return window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-}
-
-// Call back whenever the theme changes. Returns a function that ends it.
-export function onThemeChange(callback) {
-  const observer = new MutationObserver(callback);
-  observer.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
-  const query = window.matchMedia("(prefers-color-scheme: dark)");
-  query.addEventListener("change", callback);
-  return () => {
-    observer.disconnect();
-    query.removeEventListener("change", callback);
-  };
+// Return the colours of the light theme, whatever the page's is: what is printed or kept is light.
+export function lightColoursOf(root) {
+  const { theme } = root.dataset;
+  root.dataset.theme = "light";
+  const colours = coloursOf(root);
+  root.dataset.theme = theme;
+  return colours;
 }

@@ -1,39 +1,40 @@
 // The Timeline: a canvas with its controls, its keys and its words.
 
+import { onThemeChange, themeNow } from "../../guesses/browser/theme.js";
 import { spotsOf } from "./bars.js";
 import { explain, narrate } from "./explain.js";
 import { BUSY } from "./messages.js";
 import { layOut, placeOf } from "./layout.js";
-import { buildPage, KEYS, makeOneTabStop } from "./page.js";
-import { Painter, swatch } from "./painter.js";
-import { Playback } from "./playback.js";
+import { buildPage, download, KEYS, makeOneTabStop } from "./page.js";
+import { Legend } from "./legend.js";
+import { Painter } from "./painter.js";
+import { Player } from "./player.js";
+import { listenToPointer, SLACK, ZOOM } from "./pointer.js";
 import { readScene } from "./scene.js";
 import { readPipeline } from "./schedules.js";
 import { fillNumbers, letScroll, tableOf } from "./table.js";
-import { coloursOf, onThemeChange, themeNow } from "./themes.js";
+import { coloursOf, lightColoursOf } from "./themes.js";
 import { Viewport } from "./viewport.js";
 
-const SLACK = 3; // px beside a bar that still hit it
-const ZOOM = 1.4;
 const MAX_FRAMES_WITHOUT = 120; // so often a picture without room is tried again
+const KEPT_SCALE = 2; // of a picture that is kept: sharp in print
 const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class TimelineView {
-  // host: where it lives. host.get(name) gives the scene, the line of narration and Python's own
-  // keys; host.send(message), if it is there, tells Python.
+  // host: where it lives. host.get(name) gives the scene and the line of narration; host.send(message),
+  // if it is there, tells Python.
   constructor(root, host) {
     this.root = root;
     root.timeline = this; // for the browser's console, and for tests: $0.timeline.viewport.range
     this.host = host;
-    this.hovered = this.pinned = this.focus = this.dragged = null;
-    this.lit = null; // the style that the legend is pointed at
-    this.shown = new Set(); // those that were chosen there, by name
-    this.drawn = this.framesWithout = 0;
-    this.pressed = 0; // keys that Python has been told of
+    this.hovered = this.pinned = this.focus = null;
+    this.pictures = this.drawn = this.framesWithout = 0; // pictures that were shown, frames in which one was drawn
     this.name = Math.random().toString(36).slice(2); // tells several views of one picture apart
     Object.assign(this, buildPage(root));
+    this.legends = new Legend(this.legend, () => this.draw());
     const rows = [this.toolbar, this.legend, this.saving].map(makeOneTabStop);
     this.fitTabStops = () => rows.forEach((fit) => fit());
+    this.player = new Player(this.stepping.children[0], () => this.showStep());
     this.actions = this.makeActions();
     this.painter = new Painter(this.canvas);
     this.listen();
@@ -44,7 +45,7 @@ export class TimelineView {
     observer.observe(root);
     const endThemes = onThemeChange(() => this.followTheme());
     this.end = () => {
-      this.pause();
+      this.player.pause();
       observer.disconnect();
       endThemes();
     };
@@ -57,11 +58,11 @@ export class TimelineView {
   show(sent, pipeline = null) {
     const scene = pipeline ? readPipeline(sent, pipeline) : readScene(sent);
     this.scene = scene;
-    this.pause();
+    this.pictures++;
     this.viewport ??= new Viewport(scene.extent);
     this.viewport.follow(scene.extent);
-    this.playback = new Playback(scene.stops, this.playback?.mode, scene.opens_at);
-    this.hovered = this.pinned = this.dragged = null;
+    this.player.follow(scene.stops, scene.opens_at);
+    this.hovered = this.pinned = null;
     if (!(this.focus?.bar < scene.panels[this.focus?.panel]?.bars.count)) this.focus = null;
     scene.panels.forEach(({ chosen }, panel) => { if (chosen != null) this.focus = { panel, bar: chosen }; });
     this.stage.setAttribute("aria-label", scene.alt);
@@ -85,21 +86,35 @@ export class TimelineView {
       if (!width && this.framesWithout++ < MAX_FRAMES_WITHOUT) this.draw();
       if (!width) return; // folded away, or for a frame or two while JupyterLab changes its theme
       this.framesWithout = 0;
-      const { scene, viewport, playback, hovered, pinned, showCritical } = this;
+      const { scene, viewport, player: { playback }, hovered, pinned, showCritical } = this;
       this.theme ??= coloursOf(this.root);
       this.layout = layOut(scene, width, (text, look) => this.painter.widthOf(text, look));
       const focus = document.activeElement === this.stage ? this.focus : null;
       const place = STILL.matches ? playback.position : playback.placeAt(now);
       const [playhead, step] = scene.axis ? [place, this.step] : [null, place ?? this.step];
-      const { layout, theme, litStyles, dragged } = this;
-      const looks = { hovered, pinned, focus, showCritical, litStyles, dragged };
-      this.painter.paint({ scene, layout, viewport, theme, playhead, step, ...looks });
+      const { layout, theme, legends: { lit: litStyles } } = this;
+      const looks = { hovered, pinned, focus, showCritical, litStyles };
+      this.frame = { scene, layout, viewport, theme, playhead, step, ...looks };
+      this.painter.paint(this.frame);
       if (this.controlled !== scene) this.fitTabStops(); // now that they are seen
       this.controlled = scene;
-      Object.assign(this.root.dataset, { drawn: ++this.drawn, version: scene.version, step: playback.step });
+      Object.assign(this.root.dataset, { drawn: ++this.drawn, version: this.pictures, step: playback.step });
       if (place !== playback.position) this.draw();
       this.host.onDrawn?.();
     });
+  }
+
+  // Return what is drawn as a picture to keep: {png, width, height}, light, without what is only pointed at.
+  async photograph() {
+    const canvas = document.createElement("canvas");
+    const theme = lightColoursOf(this.root);
+    const painter = new Painter(canvas, KEPT_SCALE);
+    painter.paint({ ...this.frame, theme, hovered: null, focus: null, litStyles: this.legends.pressed });
+    Object.assign(painter.pen, { globalCompositeOperation: "destination-over", fillStyle: theme.ground });
+    painter.pen.fillRect(0, 0, canvas.width, canvas.height);
+    const blob = await new Promise((resolve) => canvas.toBlob(resolve));
+    const { width, height } = this.frame.layout;
+    return { png: new Uint8Array(await blob.arrayBuffer()), width: Math.round(width), height: Math.round(height) };
   }
 
   followTheme() {
@@ -111,7 +126,7 @@ export class TimelineView {
 
   // The step that a grid shows.
   get step() {
-    return this.playback.position ?? this.scene.stops.clock.at(-1) ?? 0;
+    return this.player.playback.position ?? this.scene.stops.at(-1) ?? 0;
   }
 
   get noun() {
@@ -119,16 +134,12 @@ export class TimelineView {
   }
 
   fitControls() {
-    const { stops, axis, panels, clock } = this.scene;
-    this.stepping.hidden = !(stops.clock.length || stops.hasMoments);
-    this.mode.hidden = !(stops.clock.length && stops.hasMoments);
-    this.mode.options[0].textContent = `by ${clock}`;
-    this.mode.value = this.playback.mode;
+    const { stops, axis, panels } = this.scene;
+    this.stepping.hidden = stops.length === 0;
     this.zooming.hidden = !axis;
     this.highlighting.hidden = !panels.some((panel) => panel.critical.size);
-    this.saving.hidden = !this.host.send;
-    const lives = ([key, , buttons]) => !this.hasKey(key) && !this[buttons]?.hidden;
-    const keys = [...KEYS.filter(lives), ...this.host.get("own_keys")]; // of two, Python's
+    this.saving.querySelector("[data-action=HTML]").hidden = !this.host.send;
+    const keys = KEYS.filter(([, , buttons]) => !this[buttons]?.hidden);
     const inWords = (what) => what.replaceAll("bar", this.noun);
     const listed = JSON.stringify([keys, this.noun]);
     if (listed === this.listed) return;
@@ -136,44 +147,8 @@ export class TimelineView {
     this.keys.replaceChildren(...keys.flatMap(([key, what]) => [element("dt", key), element("dd", inWords(what))]));
   }
 
-  // Each style of bars is a button: with it pressed, or pointed at, the other bars are dimmed.
   fillLegend() {
-    const { panels, styles } = this.scene;
-    this.controlled = null;
-    this.shown = new Set(styles.map(({ name }) => name).filter((name) => this.shown.has(name)));
-    const marks = new Map(panels.flatMap((panel) => panel.marks.map(([, text, dashed]) => [text, dashed])));
-    const hasStrips = panels.some((panel) => panel.strips);
-    const filled = JSON.stringify([this.root.dataset.theme, styles.map(({ name, hatch }) => [name, hatch]), [...marks], hasStrips]);
-    if (filled === this.filled) return; // while a time is dragged it stays, with the focus if it has it
-    this.filled = filled;
-    const signs = [
-      ...(hasStrips ? [[element("span", "", "lk-swatch lk-kept"), "activations kept"]] : []),
-      ...[...marks].map(([text, dashed]) => [element("span", "", dashed ? "lk-line lk-dashed" : "lk-line"), text]),
-    ];
-    const entry = (tag, sign, text) => {
-      const made = element(tag, text, "lk-entry");
-      made.prepend(sign);
-      return made;
-    };
-    this.legend.replaceChildren(...styles.map((style) => {
-      const button = entry("button", swatch(style, this.root.dataset.theme), style.words);
-      button.title = button.ariaLabel = `Show ${style.words} alone`; // the puzzle has a button "forward" of its own
-      Object.assign(button, { type: "button", ariaPressed: this.shown.has(style.name) });
-      const light = (name) => { this.lit = name; this.draw(); };
-      button.onmouseenter = button.onfocus = () => light(style.name);
-      button.onmouseleave = button.onblur = () => light(null);
-      button.onclick = () => {
-        if (!this.shown.delete(style.name)) this.shown.add(style.name);
-        button.ariaPressed = this.shown.has(style.name);
-        this.draw();
-      };
-      return button;
-    }), ...signs.map(([sign, text]) => entry("span", sign, text)));
-  }
-
-  // The names of the styles that are not dimmed; none where all are as they are.
-  get litStyles() {
-    return this.lit ? new Set([this.lit]) : this.shown;
+    if (this.legends.fill(this.scene, this.root.dataset.theme)) this.controlled = null;
   }
 
   fillTable() {
@@ -186,22 +161,26 @@ export class TimelineView {
     const panel = mark && this.scene.panels[mark.panel];
     const spot = mark && (this.spots(mark.panel).what?.[mark.bar] ?? { kind: "bar", bar: mark.bar });
     const [first, ...rest] = mark ? explain(panel, spot, this.scene.axis).split("\n") : [];
+    if (this.isOffered(mark)) rest.push("Click it, or press Enter, to place it.");
     this.card.classList.toggle("lk-pinned", Boolean(mark) && same(mark, this.pinned));
     const what = this.scene.panels.some((each) => each.tables) ? "bar or an idle gap" : this.noun;
-    const hint = `Point at a ${what}, or press an arrow key in the picture, and read here what it is.`;
+    const isBuilt = this.host.send && this.scene.panels.some((each) => each.bars.ghost);
+    const hint = isBuilt
+      ? "Click an outlined op to place it, or go to it with arrow keys and press Enter."
+      : `Point at a ${what}, or press an arrow key in the picture, and read here what it is.`;
     const words = first ? [element("strong", first), element("p", rest.join(" "))] : [element("p", hint, "lk-hint")];
     this.card.replaceChildren(...words);
   }
 
   // Say a text, or else what a grid shows.
   say(text) {
-    this.told = this.narration.textContent = text || this.scene.narration || (this.scene.steps.clock?.[this.playback.step] ?? "");
+    this.told = this.narration.textContent = text || this.scene.narration || (this.scene.steps[this.player.playback.step] ?? "");
   }
 
-  // The kernel is busy: say so, and dim the picture if another is to come.
-  wait(isStale) {
+  // The kernel is busy: say so, and dim the picture, as another is to come.
+  wait() {
     this.narration.textContent = BUSY;
-    if (isStale) this.stage.ariaBusy = true;
+    this.stage.ariaBusy = true;
   }
 
   // It is free again, and all that came of it is here.
@@ -210,76 +189,13 @@ export class TimelineView {
     if (this.narration.textContent === BUSY) this.narration.textContent = this.told; // once: it is read aloud
   }
 
-  // --- pointer ----------------------------------------------------------------------------------
+  // --- what is pointed at -----------------------------------------------------------------------
 
   listen() {
-    let grip = null; // where the pointer went down, whether it has moved since, and what that does
-    const at = (event) => this.markAt(event.offsetX, event.offsetY);
-    const viewportAt = ({ offsetY }) => {
-      const { panels, axisTop } = this.layout;
-      return this.viewportOf(offsetY < axisTop ? panels.findLastIndex(({ top }) => top <= offsetY) : -1);
-    };
-    const timeAt = ({ offsetX }, viewport = this.viewport) => viewport.fromPixel(offsetX - this.layout.gutter, this.layout.plot);
-    const drags = {
-      pan: (event) => grip.viewport.pan((grip.x - event.clientX) / this.layout.plot),
-      scrub: (event) => this.goTo(timeAt(event)),
-      bar: (event) => {
-        const isSame = grip.version === this.scene.version;
-        if (isSame) this.dragged = { ...grip.mark, by: timeAt(event) - grip.from };
-      },
-    };
-    const take = (event) => {
-      const isOnAxis = this.scene.axis && event.offsetY > this.layout.axisTop && this.playback.positions.length > 0;
-      const mark = this.isPlaced(at(event)) ? at(event) : null;
-      const drag = isOnAxis ? "scrub" : mark ? "bar" : "pan";
-      const [viewport, from, { version }] = [viewportAt(event), timeAt(event), this.scene];
-      grip = { x: event.clientX, moved: false, from, drag, mark, viewport, version };
-      if (drag === "scrub") {
-        this.hover(null);
-        this.goTo(grip.from);
-      }
-      this.draw();
-    };
-    const move = (event) => {
-      if (!grip) return this.hover(at(event));
-      if (!this.scene.axis || Math.abs(event.clientX - grip.x) <= (grip.moved ? 0 : SLACK)) return;
-      if (!grip.moved) this.stage.setPointerCapture(event.pointerId);
-      drags[grip.drag](event);
-      grip = { ...grip, x: event.clientX, moved: true };
-      this.draw();
-    };
-    const release = (event) => {
-      if (grip && !grip.moved && grip.drag !== "scrub") this.choose(at(event));
-      if (this.dragged) this.drop(this.dragged);
-      grip = null;
-    };
-    const turnWheel = (event) => {
-      const zooms = event.ctrlKey || event.metaKey;
-      if (!this.scene.axis || !(zooms || Math.abs(event.deltaX) > Math.abs(event.deltaY))) return;
-      event.preventDefault();
-      const viewport = viewportAt(event);
-      if (zooms) viewport.zoom(ZOOM ** (-event.deltaY / 100), timeAt(event, viewport));
-      else viewport.pan(event.deltaX / this.layout.plot);
-      this.draw();
-    };
-    const listeners = {
-      pointerdown: take,
-      pointermove: move,
-      pointerup: release,
-      pointercancel: () => { grip = this.dragged = null; },
-      pointerleave: () => this.hover(null),
-      keydown: (event) => this.press(event),
-      focus: () => this.draw(),
-      blur: () => this.draw(),
-    };
+    listenToPointer(this);
+    const listeners = { keydown: (event) => this.press(event), focus: () => this.draw(), blur: () => this.draw() };
     for (const [name, listener] of Object.entries(listeners)) this.stage.addEventListener(name, listener);
-    this.stage.addEventListener("wheel", turnWheel, { passive: false });
     this.root.addEventListener("click", ({ target }) => this.act(target.closest("button")?.dataset.action));
-    this.mode.addEventListener("change", () => {
-      this.pause();
-      this.playback.switchTo(this.mode.value);
-      this.draw();
-    });
     this.table.addEventListener("toggle", () => this.fillTable());
   }
 
@@ -289,8 +205,8 @@ export class TimelineView {
     const place = this.layout && placeOf(this.layout, Math.min(x, edge), y);
     if (!place) return null;
     const { panel, row } = place;
-    const value = this.viewportOf(panel).fromPixel(place.x, this.layout.plot);
-    const slack = this.axisLength(SLACK, panel);
+    const value = this.viewport.fromPixel(place.x, this.layout.plot);
+    const slack = this.axisLength(SLACK);
     let bar = x > edge + SLACK ? this.peakAt(panel, row) : this.scene.panels[panel].bars.at(value, row, slack, this.step);
     if (bar < 0 && x <= edge) bar = this.spots(panel).at(value, row, 0, this.step);
     return bar < 0 ? null : { panel, bar };
@@ -310,13 +226,8 @@ export class TimelineView {
   }
 
   // How long so many pixels are on the axis.
-  axisLength(pixels, panel) {
-    return (pixels / this.layout.plot) * this.viewportOf(panel).span;
-  }
-
-  // A panel with an axis of its own moves by itself.
-  viewportOf(panel) {
-    return this.scene.panels[panel]?.viewport ?? this.viewport;
+  axisLength(pixels) {
+    return (pixels / this.layout.plot) * this.viewport.span;
   }
 
   hover(mark) {
@@ -331,23 +242,12 @@ export class TimelineView {
     this.stage.focus({ preventScroll: true });
     if (mark) this.focus = mark;
     this.pin(mark && !same(mark, this.pinned) ? mark : null);
-    if (this.isPlaced(mark)) this.host.send({ pick: mark.bar, version: this.scene.version });
+    if (this.isOffered(mark)) this.host.send({ pick: mark.bar, version: this.scene.version });
   }
 
-  // Tell Python where the middle of a bar is that was dragged; the next picture shows what it did.
-  drop({ panel, bar, by }) {
-    this.dragged = null;
-    this.focus = { panel, bar };
-    this.stage.focus({ preventScroll: true });
-    const { left, right } = this.scene.panels[panel].bars;
-    this.host.send({ drop: bar, x: (left[bar] + right[bar]) / 2 + by, version: this.scene.version });
-    this.draw();
-  }
-
-  // Is it a bar that is placed by hand?
-  isPlaced(mark) {
-    const { bars } = this.scene.panels[mark?.panel] ?? {};
-    return Boolean(this.host.send && bars?.ghost && mark.bar < bars.count);
+  // Is it a bar that is only outlined, which Python places?
+  isOffered(mark) {
+    return Boolean(this.host.send && this.scene.panels[mark?.panel]?.bars.ghost?.[mark.bar]);
   }
 
   pin(mark) {
@@ -358,21 +258,11 @@ export class TimelineView {
 
   // --- keys and buttons -------------------------------------------------------------------------
 
-  // Is it one of the keys that Python has asked for? It does only what Python says.
-  hasKey(key) {
-    return this.host.get("own_keys").some(([keys]) => keys.split(" ").includes(key));
-  }
-
   press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (this.hasKey(event.key)) this.tellKey(event.key);
-    else if (!this.act(event.shiftKey && event.key.startsWith("Arrow") ? `Shift${event.key}` : event.key)) return;
+    if (!this.act(event.shiftKey && event.key.startsWith("Arrow") ? `Shift${event.key}` : event.key)) return;
     event.preventDefault();
     event.stopPropagation();
-  }
-
-  tellKey(key) {
-    this.host.send({ key, view: this.name, number: this.pressed++ });
   }
 
   // Do what this key or this button does, and return whether there is such a one.
@@ -383,7 +273,6 @@ export class TimelineView {
   }
 
   makeActions() {
-    const save = (form) => () => this.host.send({ save: form });
     return {
       ArrowLeft: () => this.go("left"),
       ArrowRight: () => this.go("right"),
@@ -392,19 +281,18 @@ export class TimelineView {
       Home: () => this.go("first"),
       End: () => this.go("last"),
       Enter: () => this.focus && this.choose(this.focus),
-      Escape: () => { this.pin(null); this.stop(); },
-      " ": () => this.playOrPause(),
-      ".": () => this.moveStep(1),
-      ",": () => this.moveStep(-1),
+      Escape: () => { this.pin(null); this.player.stop(); },
+      " ": () => this.player.playOrPause(),
+      ".": () => this.player.moveStep(1),
+      ",": () => this.player.moveStep(-1),
       "+": () => this.zoom(ZOOM),
       "=": () => this.zoom(ZOOM),
       "-": () => this.zoom(1 / ZOOM),
-      0: () => [this.viewport, ...this.scene.panels.map((_, k) => this.viewportOf(k))].forEach((each) => each.fit()),
-      ShiftArrowLeft: () => this.viewportOf(this.focus?.panel).pan(-0.25),
-      ShiftArrowRight: () => this.viewportOf(this.focus?.panel).pan(0.25),
-      SVG: save("svg"),
-      PNG: save("png"),
-      HTML: save("html"),
+      0: () => this.viewport.fit(),
+      ShiftArrowLeft: () => this.viewport.pan(-0.25),
+      ShiftArrowRight: () => this.viewport.pan(0.25),
+      PNG: async () => download("labkit-timeline.png", "image/png", (await this.photograph()).png),
+      HTML: () => this.host.send({ save: "html", view: this.name }),
       critical: () => { this.showCritical = this.turn("critical", "aria-pressed"); },
       keys: () => { this.keys.hidden = !this.turn("keys", "aria-expanded"); },
     };
@@ -435,7 +323,7 @@ export class TimelineView {
     if (mark.bar < 0) return;
     this.focus = mark;
     const { left, right } = this.spots(mark.panel);
-    this.viewportOf(mark.panel).reveal(left[mark.bar], right[mark.bar]);
+    this.viewport.reveal(left[mark.bar], right[mark.bar]);
     this.explain(mark);
   }
 
@@ -444,59 +332,10 @@ export class TimelineView {
     if (!this.scene.axis) return;
     const mark = this.focus ?? this.pinned;
     const { left, right } = mark ? this.spots(mark.panel) : {};
-    const viewport = this.viewportOf(mark?.panel);
-    viewport.zoom(factor, mark ? (left[mark.bar] + right[mark.bar]) / 2 : viewport.middle);
+    this.viewport.zoom(factor, mark ? (left[mark.bar] + right[mark.bar]) / 2 : this.viewport.middle);
   }
 
   // --- playing ----------------------------------------------------------------------------------
-
-  playOrPause() {
-    if (this.timer) return this.pause();
-    if (this.playback.isAtEnd) this.playback.step = -1;
-    this.showTimer(setInterval(() => this.goOn(1), this.playback.intervalMs));
-    this.goOn(1);
-  }
-
-  pause() {
-    clearInterval(this.timer);
-    this.showTimer(null);
-  }
-
-  // The button says what it would do now.
-  showTimer(timer) {
-    this.timer = timer;
-    const [play] = this.stepping.children;
-    play.textContent = timer ? "❚❚" : "▶";
-    play.ariaLabel = play.title = timer ? "Pause" : "Play";
-  }
-
-  stop() {
-    this.pause();
-    this.playback.stop();
-    this.say("");
-  }
-
-  moveStep(direction) {
-    this.pause();
-    this.goOn(direction);
-  }
-
-  // Go a step on or back.
-  goOn(direction) {
-    this.playback.move(direction);
-    const { isOn, isAtEnd, position } = this.playback;
-    if (!isOn) return this.stop();
-    if (isAtEnd) this.pause();
-    if (this.scene.axis) this.viewport.reveal(position, position);
-    this.narrate();
-  }
-
-  // Go to the last step before a place on the axis.
-  goTo(x) {
-    this.pause();
-    this.playback.goTo(x);
-    this.narrate();
-  }
 
   // Cells of a grid change with the step: what was pointed at is now the cell in its place.
   followStep() {
@@ -508,12 +347,14 @@ export class TimelineView {
     this.explain(now(this.explained));
   }
 
-  // Show a step, and say in one line what happens there, in all panels.
-  narrate() {
-    const { mode, step, position } = this.playback;
-    if (!this.scene.axis) this.followStep();
+  // Show the step that the player is at, and say in one line what happens there, in all panels.
+  showStep() {
+    const { playback: { step, position, isAtRest } } = this.player;
+    const { axis, steps, panels } = this.scene;
+    if (!axis) this.followStep();
+    else if (position !== null) this.viewport.reveal(position, position);
+    this.say(isAtRest ? "" : steps[step] ?? narrate(panels, position, axis));
     this.draw();
-    this.say(this.scene.steps[mode]?.[step] ?? narrate(this.scene.panels, position, this.scene.axis));
   }
 }
 

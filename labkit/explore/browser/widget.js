@@ -1,17 +1,17 @@
 // The two places where a Timeline lives: a notebook, with a kernel, and a file, without one.
 
-import { Form } from "./form.js";
+import { Form } from "../../guesses/browser/form.js";
+import { KeptPicture } from "./kept_picture.js";
 import { Messages, NO_KERNEL } from "./messages.js";
+import { download } from "./page.js";
 import { controlsOf, isOfTimes, moved, ordersOf, stateOf } from "./schedule_controls.js";
 import { TimelineView } from "./timeline.js";
-
-const WRITTEN_IN = 'input:not([type="radio"]), textarea, select, [contenteditable]';
 
 // In a notebook: what anywidget calls.
 function render({ model, el }) {
   const root = el.appendChild(document.createElement("div"));
   const messages = new Messages(model.send, {
-    busy: () => view.wait(true),
+    busy: () => isAtOne || view.wait(),
     free: () => { view.follow(); showForm(); },
     lost: () => { view.follow(); view.say(NO_KERNEL); },
   });
@@ -20,33 +20,35 @@ function render({ model, el }) {
     const output = el.closest(".jp-OutputArea-output") ?? el;
     if (output !== explorer) output.addEventListener("keydown", onKey);
     explorer = output;
+    kept.follow();
   };
-  // The picture's own keys also work while a button beside it has the focus; and no key goes on to
-  // JupyterLab, which would take x as cutting the cell.
+  // No key goes on to JupyterLab, which would take x as cutting the cell.
   const onKey = (event) => {
-    if (!view.stage.contains(event.target) && !event.target.matches(WRITTEN_IN) && view.hasKey(event.key)) view.press(event);
     if (!event.ctrlKey && !event.metaKey && !(event.shiftKey && event.key === "Enter")) event.stopPropagation();
   };
-  const view = new TimelineView(root, { get: (name) => model.get(name), send: (message) => messages.send(message), onDrawn });
+  const view = new TimelineView(root, { get: (name) => model.get(name), send: (message) => { isAtOne = false; messages.send(message); }, onDrawn });
+  const kept = new KeptPicture(() => view.photograph(), (...message) => model.send(...message));
   const ask = (control, text) => messages.ask({ control, text });
-  let isAhead = false; // of Python: a time that is dragged is not told yet
+  let isAhead = false; // of Python: what is dragged is not told yet
+  let isAtOne = false; // with what was told last: nothing is to follow
   const form = new Form(view.form, (name, value, isFinal) => {
-    const key = [name, value].find((each) => view.hasKey(each)); // a button, or a choice, may stand for a key
-    if (key) return view.tellKey(key);
-    if (schedule) isAhead = schedule.take(name, value) && !isFinal;
-    else ask(name, value);
-    if (schedule && isOfTimes(name) && isFinal) ask("state", schedule.state);
+    if (!schedule) return ask(name, value);
+    isAtOne = schedule.take(name, value);
+    isAhead = isAtOne && !isFinal;
+    if (isAtOne && isFinal) ask("state", schedule.state);
   });
-  const { schedules, controls = [] } = model.get("form");
+  const { schedules } = model.get("form");
   const schedule = schedules ? new ScheduleForm(form, view, schedules, { scene: () => model.get("scene"), ask }) : null;
+  if (schedule) unpacked(schedules.library).then((library) => { schedule.library = library; });
   const showForm = () => {
     if (messages.isWaiting) return; // what was moved last is still to come
-    if (schedule) schedule.showForm();
-    else form.show(model.get("form").controls ?? controls);
+    const { controls = [], fault } = model.get("form");
+    if (schedule) schedule.showForm(fault);
+    else form.show(controls, fault);
   };
   const show = () => {
     const scene = model.get("scene");
-    if (schedule) schedule.follow(scene, isAhead || messages.next);
+    if (schedule) schedule.follow(scene, isAhead || messages.next.size);
     else view.show(scene);
     showForm();
   };
@@ -55,7 +57,7 @@ function render({ model, el }) {
     "change:scene": show,
     "change:form": showForm,
     "change:narration": () => view.say(model.get("narration")),
-    "msg:custom": (message, buffers) => download(message, buffers[0]),
+    "msg:custom": (message, buffers) => message.view === view.name && download(message.name, message.type, buffers[0]),
     comm_live_update: () => messages.lose(),
   };
   for (const [event, listener] of Object.entries(listeners)) model.on(event, listener);
@@ -63,11 +65,12 @@ function render({ model, el }) {
   return () => {
     for (const [event, listener] of Object.entries(listeners)) model.off(event, listener);
     explorer?.removeEventListener("keydown", onKey);
+    kept.end();
     view.end();
   };
 }
 
-// The form of schedules: it follows times by itself, and asks for orders.
+// The form of schedules: it follows by itself as far as its library goes, and beyond that asks for orders.
 class ScheduleForm {
   constructor(form, view, spec, { scene, ask, library = null }) {
     Object.assign(this, { form, view, spec, scene, ask, library });
@@ -81,15 +84,20 @@ class ScheduleForm {
   follow(scene, isAhead = false) {
     const { times, hop, cap } = this.pipeline ?? {};
     const before = JSON.stringify(this.pipeline);
-    this.pipeline = isAhead && times ? { ...scene.pipeline, times, hop, cap } : scene.pipeline;
+    if (!isAhead || !times) this.pipeline = scene.pipeline;
+    else if (!ordersOf(this.pipeline, this.library)) this.pipeline = { ...scene.pipeline, times, hop, cap };
     const isShown = this.view.scene?.pipeline && JSON.stringify(this.pipeline) === before;
     if (!scene.panels.length && isShown) return; // what is pointed at stays
     if (scene.panels.length) this.view.show(scene); // a run
-    else this.view.show(scene, this.pipeline);
+    else this.draw();
   }
 
-  showForm() {
-    this.form.show(controlsOf(this.pipeline, this.spec, this.library !== null));
+  draw() {
+    this.view.show(this.scene(), { ...this.pipeline, ...this.spec.look });
+  }
+
+  showForm(fault) {
+    this.form.show(controlsOf(this.pipeline, this.spec), fault);
   }
 
   // Take what a control says. Returns whether the page has followed by itself.
@@ -98,16 +106,22 @@ class ScheduleForm {
     else if (name === "state") this.ask("state", value);
     else if (name.startsWith("preset ")) this.ask("state", this.spec.presets[name.slice("preset ".length)]);
     else {
-      const isKnown = isOfTimes(name);
       this.pipeline = moved(this.pipeline, name, value);
-      if (this.library) this.pipeline = { ...this.pipeline, orders: ordersOf(this.pipeline, this.library) };
-      if (this.library || isKnown) this.view.show(this.scene(), this.pipeline);
-      else this.ask("state", this.state);
+      const orders = isOfTimes(name) ? this.pipeline.orders : ordersOf(this.pipeline, this.library);
+      if (orders) {
+        this.pipeline = { ...this.pipeline, orders };
+        this.draw();
+      } else this.ask("state", this.state);
       this.showForm();
-      return isKnown;
+      return Boolean(orders);
     }
     return false;
   }
+}
+
+// Return the orders that Python has packed.
+async function unpacked(library) {
+  return new Response(new Blob([library]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
 }
 
 // A browser lets a page copy only if its address is a safe one. What is said can be copied by hand.
@@ -116,19 +130,11 @@ async function copy(view, text) {
   view.say(`${isDone ? "Copied" : "To copy"}: ${text}`);
 }
 
-function download({ download: name, type }, content) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([content], { type }));
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-}
-
 // In a file: its form chooses from a library, of the orders of schedules or of scenes.
 export function openFile(root, { scenes: [first], panels, texts, library }) {
   const whole = (scene) => ({ ...scene, panels: scene.panels.map((number) => withTexts(panels[number])) });
   const withTexts = (panel) => (panel.sentences ? { ...panel, sentences: panel.sentences.map((number) => texts[number]) } : panel);
-  const state = { scene: whole(first), narration: first.narration, own_keys: [] };
+  const state = { scene: whole(first), narration: first.narration };
   const view = new TimelineView(root, { get: (name) => state[name] });
   const entitle = ({ title, alt }) => { document.title = document.querySelector("h1").textContent = title || alt.replace(/\.$/, ""); };
   const show = (scene) => {

@@ -11,11 +11,10 @@ import numpy as np
 import pandas as pd
 
 from labkit.draw.layout import stack
-from labkit.draw.panel import BAR_COLUMNS, Label, Mark, TimeAxis, TimedPanel
+from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel, TimeAxis, TimedPanel
 from labkit.explore.buckets.gradients import MIB
 from labkit.explore.buckets.reducer import Reduction
 
-SIZE_AXIS = TimeAxis("MiB of gradients, in the order of sending", "MiB", 1 / MIB)
 # One colour for every fourth bucket: neighbours always differ.
 BUCKET_NAMES = tuple(f"buckets {k}, {k + 4}, {k + 8} …" for k in range(4))
 _HEIGHT, _TOP = 0.86, 0.07
@@ -23,12 +22,16 @@ _MIN_ROW, _MAX_WAITING = 0.5, 3.0  # of a bucket that waits, and of all of them,
 _SEEN = 1 / 500  # of a pass: a shorter wait is not drawn
 
 
-def blocks_panel(reduction: Reduction) -> TimedPanel:
-    """Return the parameters as blocks as long as their bytes, and under them their buckets."""
+def blocks_panel(reduction: Reduction) -> Panel:
+    """Return the parameters as blocks as long as their bytes, and under them their buckets.
+
+    All bytes together are as long as the pass below, in the order of sending.
+    """
     order = [i for bucket in reduction.buckets for i in bucket]
-    names, sizes = reduction.gradients.names, reduction.gradients.sizes_bytes
-    ends = np.cumsum([sizes[i] for i in order], dtype=float).tolist()
-    bucket_ends = np.cumsum(reduction.bucket_bytes, dtype=float).tolist()
+    names, per_byte = reduction.gradients.names, reduction.end_s / reduction.gradients.n_bytes
+    sizes = [per_byte * n_bytes for n_bytes in reduction.gradients.sizes_bytes]
+    ends = np.cumsum([sizes[i] for i in order]).tolist()
+    bucket_ends = (per_byte * np.cumsum(reduction.bucket_bytes, dtype=float)).tolist()
     bars = [
         _bar(end - sizes[i], end, _TOP, reduction.bucket_of[i], label=".".join(names[i].split(".")[-2:]))
         for i, end in zip(order, ends, strict=True)
@@ -37,12 +40,11 @@ def blocks_panel(reduction: Reduction) -> TimedPanel:
     bars += [_bar(start, end, 1 + _TOP, k) for k, (start, end) in enumerate(itertools.pairwise(starts))]
     sentences = [functools.partial(_gradient_sentence, reduction, i) for i in order]
     sentences += [functools.partial(_bucket_sentence, reduction, k) for k in range(len(reduction.buckets))]
-    return TimedPanel(
+    return Panel(
         pd.DataFrame(bars, columns=[*BAR_COLUMNS, "same"]),
         height=2.0,
-        axis=SIZE_AXIS,
         rows=[Label(0.5, "parameters"), Label(1.5, "buckets")],
-        title=reduction.gradients.model,
+        title=f"{reduction.gradients.model}: bytes, in the order of sending",
         facts=f"{len(names)} parameters, {reduction.gradients.n_bytes / MIB:.4g} MiB, {_buckets(len(reduction.buckets))}",
         explain=lambda bar: sentences[bar](),
     )
@@ -51,7 +53,7 @@ def blocks_panel(reduction: Reduction) -> TimedPanel:
 def pass_panel(reduction: Reduction, time: TimeAxis) -> TimedPanel:
     """Return backward, full buckets that wait, and all_reduces, as rows over time.
 
-    Steps by event are the Reducer's; the others go from bucket to bucket.
+    Steps go from bucket to bucket: to where one is full, and to where its all_reduce is done.
     """
     one, (bars, waiting) = reduction, _pass_bars(reduction, time)
     between = [Label(1.0 + waiting / 2, "queued")] if waiting else []
@@ -67,12 +69,20 @@ def pass_panel(reduction: Reduction, time: TimeAxis) -> TimedPanel:
         marks=[Mark(one.backward_s, "backward is over", True)],
         needs=np.array([each.needs for each in bars], dtype="int32"),
         critical=np.array(critical[::-1], dtype="int32"),
-        clock="bucket",
-        clocks=np.unique([*one.full_s, *(span.end_s for span in one.all_reduces)]),
-        moments=np.unique([0.0, *(moment.time_s for moment in one.moments)]),
+        stops=_stops(one),
         explain=lambda bar: bars[bar].sentence(),
         narrate=lambda x: _narrate(one, x, time),
     )
+
+
+def _stops(one: Reduction) -> np.ndarray:
+    """Return when buckets are full or done, times that differ by rounding alone once."""
+    times = np.sort([*one.full_s, *(span.end_s for span in one.all_reduces)])
+    return times[np.diff(times, prepend=-np.inf) > _near(one)]
+
+
+def _near(one: Reduction) -> float:
+    return 1e-9 * one.end_s
 
 
 def summary(reduction: Reduction, time: TimeAxis) -> str:
@@ -184,12 +194,13 @@ def _waiting_sentence(one: Reduction, k: int, time: TimeAxis) -> str:
 
 
 def _narrate(one: Reduction, x: float, time: TimeAxis) -> str:
-    """Return what the Reducer does at ``x``, or did last, and how far it is."""
-    until = x + 1e-12
-    moments = [moment for moment in one.moments if moment.time_s <= until]
-    if not moments:
-        return f"{time(x)}: backward begins at the last layer. No gradient is ready."
-    texts = " ".join(moment.text for moment in moments if moment.time_s == moments[-1].time_s)
+    """Return which buckets are done or full at ``x``, and how far the Reducer is."""
+    near = _near(one)
+    until = x + near
+    done = [one.done(k) for k, _, span in one.sent() if abs(span.end_s - x) <= near]
+    full = [one.filled(k) for k, full_s, _ in one.sent() if abs(full_s - x) <= near]
+    over = ["Backward is over."] if abs(one.backward_s - x) <= near else []
+    texts = " ".join([*done, *full, *over])
     ready = zip(one.gradients.ready_s, one.gradients.sizes_bytes, strict=True)
     ready_bytes = sum(n_bytes for ready_s, n_bytes in ready if ready_s <= until)
     in_flight = [k for k, (start_s, end_s) in enumerate(one.all_reduces) if start_s <= until < end_s]

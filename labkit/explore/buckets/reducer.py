@@ -2,7 +2,7 @@
 
     reduction = predict(predicted_gradients("gpt2"), buckets, 8, Link(50e-6, 12.5e9))
     reduction.exposed_s, reduction.hidden_share    # what overlap does not hide, and what it does
-    reduction.moments[0].text                      # 'The hook of transformer.ln_f.bias fires: …'
+    reduction.filled(0)                            # 'Bucket 0 is full with 1.00 MiB: …'
 
 Nothing is drawn and nothing is sent here.
 """
@@ -54,13 +54,6 @@ class Span(NamedTuple):
 
     start_s: float
     end_s: float
-
-
-class Moment(NamedTuple):
-    """Something the Reducer does at a time, in words."""
-
-    time_s: float
-    text: str
 
 
 @dataclass(frozen=True)
@@ -128,29 +121,8 @@ class Reduction:
 
     # --- in words ---
 
-    @functools.cached_property
-    def moments(self) -> list[Moment]:
-        """Return what the Reducer does, in order: hook, ready, bucket full, all_reduce, done."""
-        ends, hooks, starts = list[Moment](), list[Moment](), list[Moment]()
-        held_bytes, n = [0] * len(self.buckets), len(self.order)
-        for n_ready, i in enumerate(self.order, start=1):
-            k = self.bucket_of[i]
-            held_bytes[k] += self.gradients.sizes_bytes[i]
-            ready = f"The hook of {self.gradients.names[i]} fires: its gradient is ready, {n_ready} of {n}."
-            over = " Backward is over." if n_ready == n else ""
-            text = f"{ready} {self._filled_text(k, held_bytes[k])}{over}"
-            hooks.append(Moment(self.gradients.ready_s[i], text))
-        for k, full_s, (start_s, end_s) in self.sent():
-            if start_s > full_s:
-                late = _ms(start_s - full_s)
-                starts.append(Moment(start_s, f"all_reduce {k} starts, {late} after bucket {k} was full."))
-            (ends if end_s > start_s else starts).append(Moment(end_s, self._done_text(k)))
-        # At one time what ends comes first, then what is ready, then what starts.
-        return sorted([*ends, *hooks, *starts], key=lambda moment: moment.time_s)
-
-    def _filled_text(self, k: int, held_bytes: int) -> str:
-        if held_bytes < self.bucket_bytes[k]:
-            return f"Bucket {k} has {held_bytes / MIB:.2f} of {self.bucket_bytes[k] / MIB:.2f} MiB."
+    def filled(self, k: int) -> str:
+        """Say what happens to bucket k once it is full."""
         text = f"Bucket {k} is full with {self.bucket_bytes[k] / MIB:.2f} MiB:"
         if self.all_reduces[k].start_s <= self.full_s[k]:
             return f"{text} all_reduce {k} starts."
@@ -158,7 +130,8 @@ class Reduction:
             return f"{text} it waits for bucket {k - 1}, as every rank sends in the same order."
         return f"{text} it waits, as the link is busy with bucket {k - 1}."
 
-    def _done_text(self, k: int) -> str:
+    def done(self, k: int) -> str:
+        """Say what it means that the all_reduce of bucket k is done."""
         n = len(self.buckets[k])
         averaged = "1 gradient is" if n == 1 else f"{n} gradients are"
         text = f"all_reduce {k} is done: {averaged} averaged over all ranks."

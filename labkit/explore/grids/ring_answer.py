@@ -75,6 +75,7 @@ class RingAnswer(Lines):
         head = f"Of {len(after)} cells {len(after) - n_wrong - n_open} are right, {n_wrong} wrong, {n_open} open."
         if self.wrong:
             first = min(self.wrong)[0]
+            head = head if first else "Your first line, before, is wrong already, and every step begins from it."
             reasons = [reason for (step, _, _), reason in self.wrong.items() if step == first]
             later = len(self.wrong) - len(reasons)
             return [head, *reasons, *([f"Fix that first. Wrong in later steps: {later}."] if later else [])]

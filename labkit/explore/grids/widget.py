@@ -65,7 +65,7 @@ def ring_view(recorded: RingTrace | None, ranks: int, size: int, algorithm: str,
     chosen = [traces[name] for name in dict.fromkeys([algorithm, compare_with]) if name in traces]
     chosen = chosen or [traces["ring"]]
     missing = YOURS in (algorithm, compare_with) and YOURS not in traces
-    narration = f"Your own ring has not run on {ranks} ranks yet: press Run mine." if missing else ""
+    narration = f"Your own ring has not run on {ranks} ranks yet." if missing else ""
     panels, table = [ring_panel(trace, size) for trace in chosen], _bytes_table(traces.values(), size)
     facts = "; ".join(
         f"{trace.n_steps} steps, the busiest rank sends {trace.busiest:.3g} times the tensor" for trace in chosen
@@ -110,8 +110,11 @@ def _record_ring(explorer: FormExplorer) -> str:
     n = explorer.ranks
     try:
         trace = record_ring(n)
-    except RingError as error:
-        return str(error)
+    except Exception as error:
+        explorer.show_recorded(None)  # an earlier ring is not this one
+        if isinstance(error, RingError):
+            return str(error)
+        raise
     if n != (now := explorer.ranks):
         return f"Recorded on {n} ranks, but the slider has been moved to {now} meanwhile."
     explorer.show_recorded(trace, compare_with=YOURS)

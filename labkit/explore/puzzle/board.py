@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from labkit.explore.puzzle.rules import Refusal, Rules, missing_input, no_room
-from labkit.schedule import Op, Schedule, ScheduleError, find_dependencies
+from labkit.schedule import Op, Schedule, find_dependencies
 from labkit.schedule.dependencies import earliest_times
 from labkit.simulate import bubble_fraction
 
@@ -68,20 +68,6 @@ class Board:
             raise Refusal(why)
         return after
 
-    def move(self, op: Op, place: int) -> Board:
-        """Move ``op``, which is there, to a place in the order of its rank, counted from 0."""
-        order = list(self._order_of(op))
-        earlier = place < order.index(op)
-        if not 0 <= place < len(order):
-            raise Refusal(f"{op} is the {'first' if earlier else 'last'} op of rank {self.rules.rank_of(op)} already")
-        other = order[place]
-        order.remove(op)
-        order.insert(place, op)
-        after = self._reorder(op, order)
-        if why := after._why_not(op):
-            raise Refusal(f"{op} cannot go {'before' if earlier else 'after'} {other}: {why}")
-        return after
-
     def _order_of(self, op: Op) -> tuple[Op, ...]:
         return self.orders[self.rules.rank_of(op)]
 
@@ -106,14 +92,6 @@ class Board:
             if group not in first or arrival_s < first[group][0]:
                 first[group] = (arrival_s, op)
         return [op for _, op in first.values() if not self._reorder(op, (*self._order_of(op), op))._no_room(op)]
-
-    def _why_not(self, moved: Op) -> str:
-        """Return why the board cannot run after a move of an op, "" if it can."""
-        try:
-            _ = self.bars
-        except ScheduleError as error:
-            return f"{error.op} cannot run then ({error.reason})"
-        return self._no_room(moved)
 
     def _no_room(self, moved: Op) -> str:
         """Return why an op's rank has no room for its next forward op; "" if it has."""

@@ -8,7 +8,6 @@ from functools import cached_property
 from labkit.base.checks import check_number, is_whole
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.rules import Rules
-from labkit.explore.schedules.measure import TimedSchedule
 from labkit.schedule import (
     Op,
     Schedule,
@@ -19,6 +18,7 @@ from labkit.schedule import (
     zero_bubble_h2,
     zero_bubble_v,
 )
+from labkit.simulate import TimedSchedule
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from labkit.draw.layout import Part, TimeAxis, lay_out, prepare, time_axis
 from labkit.draw.painter import panel_figure
 from labkit.draw.panel import Mark
+from labkit.explore.event_tables import EventTables
 from labkit.explore.puzzle.board import Bar
 from labkit.explore.puzzle.game import Game
-from labkit.explore.scene_message import EventTables
 from labkit.explore.static_fallback import StaticForm
 from labkit.schedule import EVENT_NAMES, Op
 from labkit.trace import event_table

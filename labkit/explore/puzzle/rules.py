@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from labkit.base.texts import listed
-from labkit.explore.schedules.measure import TimedSchedule
 from labkit.schedule import EVENT_NAMES, Op, find_dependencies
+from labkit.simulate import TimedSchedule
 
 OF_KIND = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 

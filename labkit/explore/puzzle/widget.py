@@ -1,4 +1,4 @@
-"""Show a puzzle in a notebook: a board to click into, a form and keys for all that it can do."""
+"""Show a puzzle in a notebook: a board to click into, and a form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import traitlets
 
 from labkit.base.notebook import static
-from labkit.explore.explorer import Explorer, table_html
+from labkit.explore.explorer import Explorer
+from labkit.explore.html_table import table_html
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.game import Game
 from labkit.explore.puzzle.levels import LEVELS
@@ -18,7 +19,7 @@ from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown, st
 from labkit.explore.puzzle.rules import OF_KIND, Rules
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
-from labkit.schedule import EVENT_NAMES, Schedule
+from labkit.schedule import EVENT_NAMES, Op, Schedule
 
 _TITLES = [f"{k} of {len(LEVELS)}: {each.title}" for k, each in enumerate(LEVELS, start=1)]
 
@@ -26,8 +27,8 @@ _TITLES = [f"{k} of {len(LEVELS)}: {each.title}" for k, each in enumerate(LEVELS
 def schedule_puzzle(level: int = 1) -> SchedulePuzzle:
     """Return a puzzle: build the schedule of ``level``, 1 to 12, op by op.
 
-    Click an outlined op to place it and drag it to change the order, or use buttons, or keys in
-    the picture: "keys" lists them. A move that cannot be is refused with the reason.
+    Click an outlined op to place it, or go to it with arrow keys and press Enter; undo takes the
+    last one back. A move that cannot be is refused with the reason.
     ``puzzle.schedule`` is the schedule once it is finished, ``puzzle.csv`` what is placed so far.
 
     Raises TypeError for a level that is not a number, ValueError for one that does not exist.
@@ -40,7 +41,7 @@ class SchedulePuzzle(Explorer):
 
     puzzle = schedule_puzzle()
     puzzle.level = 3                         # each level keeps its board
-    puzzle.press("f")                        # as the key does in the picture
+    puzzle.place("0F0")                      # as a click does
     """
 
     level: traitlets.Any = traitlets.Any()  # a number; wrong ones are refused as schedule_puzzle does
@@ -50,10 +51,8 @@ class SchedulePuzzle(Explorer):
         timeline = Timeline()
         super().__init__([timeline], timeline)
         timeline.handlers = {
-            "key": self.guarded(self.press),
-            "pick": self.guarded(self._pick),
-            "drop": self.guarded(self._pick),
-            "control": self.guarded(lambda _, title: setattr(self, "level", 1 + _TITLES.index(title))),
+            "pick": self.guarded(lambda bar: self.place(list(shown(self.game))[bar])),
+            "control": self.guarded(self._take),
         }
         self.level = level
 
@@ -64,7 +63,6 @@ class SchedulePuzzle(Explorer):
 
     @traitlets.observe("level")
     def _open(self, _: object) -> None:
-        self.timeline.own_keys = [list(pair) for pair in self.game.key_list()]
         self._after(f"Level {self.level}: {self.game.level.title}.")
 
     # --- for a cell -------------------------------------------------------------------------------
@@ -94,12 +92,18 @@ class SchedulePuzzle(Explorer):
         """What is placed so far as torch's CSV of a schedule: a line per rank."""
         return self.board.to_schedule().to_csv()
 
-    def press(self, key: str) -> None:
-        """Do what ``key`` does in the picture."""
-        if key == "n" and self.level < len(LEVELS):
+    def place(self, op: Op | str) -> None:
+        """Place ``op``, such as "0F0", after the last one of its rank; say why that cannot be."""
+        self._after(self.game.place(Op.parse(op) if isinstance(op, str) else op))
+
+    def _take(self, name: str, title: str) -> None:
+        """Take what the form says."""
+        if name == "level":
+            self.level = 1 + _TITLES.index(title)
+        elif name == "next":
             self.level += 1
         else:
-            self._after(self.game.press(key))
+            self._after({"undo": self.game.undo, "clear": self.game.clear, "hint": self.game.hint}[name]())
 
     def static_form(self) -> StaticForm:
         """What stands for the puzzle on a page; in a stored notebook an empty board is finished."""
@@ -120,11 +124,6 @@ class SchedulePuzzle(Explorer):
                 numbers=_lesson(game) + table_html(table(game)),
             )
 
-    def _pick(self, bar: int, dropped_s: float | None = None) -> None:
-        """Take a click on a bar, or its drop at a time."""
-        op = list(shown(self.game))[bar]
-        self._after(self.game.pick(op) if dropped_s is None else self.game.drop(op, dropped_s))
-
 
 # --- the form -------------------------------------------------------------------------------------
 
@@ -135,41 +134,29 @@ _GOALS = {
 
 
 def _form(game: Game) -> list[dict[str, Any]]:
-    """Return the controls of a level. A button and the choice of a rank do what their key does."""
-    this, rules = game.level, game.board.rules
-    goal = f"{_rules_in_words(rules)} {_GOALS[this.goal]}, {this.par_s:g}."
-    buttons = {kind.lower(): (OF_KIND[kind], f"Place the next {OF_KIND[kind]} of the rank") for kind in rules.kinds}
-    buttons |= {"u": ("Undo", "Take the last move back"), "c": ("Clear", "Empty the board")}
-    buttons |= {"h": ("Hint", "What to do next; again: do it"), "n": ("Next level", "Go to the next level")}
+    """Return the controls of a level."""
+    this = game.level
+    goal = f"{_rules_in_words(game.board.rules)} {_GOALS[this.goal]}, {this.par_s:g}."
+    buttons = {"undo": ("Undo", "Take the last move back"), "clear": ("Clear", "Empty the board")}
+    buttons |= {"hint": ("Hint", "What to do next; again: do it"), "next": ("Next level", "Go to the next level")}
     if game.number == len(LEVELS):
-        del buttons["n"]
+        del buttons["next"]
     return [
         {"name": "level", "label": "level", "look": "menu", "options": _TITLES, "value": _TITLES[game.number - 1]},
         {"name": "asks", "look": "words", "value": this.asks, "group": "asks"},
         {"name": "goal", "look": "words", "value": goal, "group": "goal"},
-        {
-            "name": "rank",
-            "label": "rank",
-            "look": "buttons",
-            "options": list(map(str, range(rules.n_ranks))),
-            "value": str(game.rank),
-            "group": "rank",
-        },
         *(
-            {"name": key, "label": label, "look": "action", "tooltip": f"{tooltip} ({key})", "group": "moves"}
-            for key, (label, tooltip) in buttons.items()
+            {"name": name, "label": label, "look": "action", "tooltip": tooltip, "group": "moves"}
+            for name, (label, tooltip) in buttons.items()
         ),
     ]
 
 
 def _lesson(game: Game) -> str:
-    """Return, as HTML, what the level teaches once the board is at par; until then how to move."""
+    """Return, as HTML, what the level teaches, once the board is at par."""
     if game.at_par:
         return f"<p><strong>✓ Par reached. What this level teaches: {html.escape(game.level.teaches)}</strong></p>"
-    return (
-        "<p>Click an outlined op to place it, or choose a rank and press forward or backward; keys do the same. "
-        "An op goes after the last one of its rank: drag it to change the order.</p>"
-    )
+    return ""
 
 
 def _rules_in_words(rules: Rules) -> str:

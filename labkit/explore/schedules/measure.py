@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,38 +13,12 @@ import pandas as pd
 from labkit.base import machine
 from labkit.explore.rank_run import run_on_ranks
 from labkit.schedule import EVENT_NAMES, Schedule
-from labkit.simulate import explain_gap, makespan, simulate
-
-Times = float | Sequence[float]
+from labkit.simulate import TimedSchedule, explain_gap, makespan
 
 OP_S = 0.010  # a forward pass of a stage is to take about so long: messages take tenths of a ms
 STEP_S = 0.5  # and a step no longer than this
 ROUNDS, WARM_UP = 10, 1  # an interval of nine steps leaves out the shortest and the longest
 _LINK_BYTES_PER_S = 10e6  # less than gloo moves on any machine, and much for stages that sleep: they send 4 bytes
-
-
-class TimedSchedule(NamedTuple):
-    """A schedule and the times of its ops: the arguments of :func:`labkit.simulate.simulate`."""
-
-    schedule: Schedule
-    forward: Times = 1.0
-    backward: Times = 2.0
-    input_grad: Times = 1.0
-    weight_grad: Times = 1.0
-    hop: float = 0.0
-
-    def simulate(self) -> pd.DataFrame:
-        return simulate(*self)
-
-    def per_stage(self, name: str) -> list[float]:
-        """Return a time of every stage, such as ``"forward"``."""
-        return np.broadcast_to(np.asarray(getattr(self, name), dtype=float), self.schedule.n_stages).tolist()
-
-    def scaled(self, factor: float) -> TimedSchedule:
-        """Return the same schedule with every time ``factor`` times as long."""
-        names = ("forward", "backward", "input_grad", "weight_grad")
-        times: dict[str, Any] = {name: [factor * time for time in self.per_stage(name)] for name in names}
-        return self._replace(**times, hop=factor * self.hop)
 
 
 @dataclass(frozen=True)

@@ -96,18 +96,7 @@ def written(value: float | Times) -> str:
 
 
 class StateError(ValueError):
-    """A text that is not a state: ``position`` (from 0) and ``word`` say where, ``expected`` what.
-
-    The message counts characters from 1.
-    """
-
-    def __init__(self, position: int, word: str, expected: str):
-        super().__init__(position, word, expected)
-        self.position, self.word, self.expected = position, word, expected
-
-    def __str__(self) -> str:
-        there = repr(self.word) if self.word else "the end"
-        return f"character {self.position + 1}, {there}: expected {self.expected}"
+    """A text that is not a state: the message names its wrong word, and what was expected."""
 
 
 class Choice(NamedTuple):
@@ -178,63 +167,62 @@ def parse(text: str) -> State:
     name; all else holds for both schedules. What is left out is as in ``1f1b n=4 m=8 F=1``; I and W
     are then as long as F.
 
-    Raises StateError, a ValueError, that says where the text is wrong and what was expected there;
+    Raises StateError, a ValueError, that names the word that is wrong and what was expected;
     TypeError for anything but a str.
     """
     if not isinstance(text, str):
         raise TypeError(f"the state is a {type(text).__name__}, expected a text, such as '1f1b n=4 m=8 F=1 B=2'")
-    choices, given = [DEFAULT], dict[str, tuple[re.Match[str], Any]]()
-    words = re.finditer(r"\S+|\Z", text)  # the last one is the end
-    for i, word in enumerate(words):
-        if word[0].casefold() == "vs":
-            if i == 0 or len(choices) > 1:
-                raise _wrong(word, "two schedules at most" if i else "a schedule before vs")
-            choices.append(_choice(next(words)))
-        elif i == 0 and word[0] and "=" not in word[0]:
-            choices = [_choice(word)]
-        elif word[0]:
-            key, value = _key_and_value(word)
-            if key == "v" and choices[-1].name != "interleaved":
-                raise _wrong(word, "v= only after interleaved, whose chunks it counts")
-            if key in given:
-                raise _wrong(word, f"{key} only once")
-            if key == "v":
-                choices[-1] = Choice("interleaved", value)
-            else:
-                given[key] = word, value
+    choices, given = [DEFAULT], dict[str, tuple[str, Any]]()
+    words = text.split()
+    if words and "=" not in words[0]:
+        choices = [_choice(words.pop(0))]
+    while words:
+        word = words.pop(0)
+        if word.casefold() == "vs":
+            _check(len(choices) == 1, word, "two schedules at most")
+            choices.append(_choice(words.pop(0) if words else ""))
+            continue
+        key, value = _key_and_value(word)
+        if key == "v":
+            _check(choices[-1].name == "interleaved", word, "v= only after interleaved, whose chunks it counts")
+            choices[-1] = Choice("interleaved", value)
+        else:
+            _check(key not in given, word, f"{key} only once")
+            given[key] = word, value
     return State(choices[0], choices[1] if len(choices) > 1 else None, **_numbers(given))
 
 
-def _wrong(word: re.Match[str], expected: str) -> StateError:
-    return StateError(word.start(), word[0], expected)
+def _check(is_right: bool, word: str, expected: str) -> None:
+    if not is_right:
+        raise StateError(f"{repr(word) if word else 'the end'}: expected {expected}")
 
 
-def _choice(word: re.Match[str]) -> Choice:
-    if (name := word[0].casefold()) not in SCHEDULES:
-        raise _wrong(word, f"a schedule{'' if word[0] else ' after vs'}: {', '.join(SCHEDULES)}")
-    return Choice(name)
+def _choice(word: str) -> Choice:
+    _check(word.casefold() in SCHEDULES, word, f"a schedule: {', '.join(SCHEDULES)}")
+    return Choice(word.casefold())
 
 
-def _key_and_value(word: re.Match[str]) -> tuple[str, Any]:
-    name, equals, text = word[0].partition("=")
+def _key_and_value(word: str) -> tuple[str, Any]:
+    name, _, text = word.partition("=")
     field = _BY_KEY.get(name.casefold())
-    if not equals or field is None:
-        raise _wrong(word, f"one of {', '.join(f'{key}=' for key in FIELDS)}, or vs and a second schedule")
-    if (value := field.read(text)) is None:
-        raise _wrong(word, field.expected)
+    if field is None or "=" not in word:
+        keys = ", ".join(f"{key}=" for key in FIELDS)
+        raise StateError(f"{word!r}: expected one of {keys}, or vs and a second schedule")
+    value = field.read(text)
+    _check(value is not None, word, field.expected)
     return field.key, value
 
 
-def _numbers(given: dict[str, tuple[re.Match[str], Any]]) -> dict[str, Any]:
+def _numbers(given: dict[str, tuple[str, Any]]) -> dict[str, Any]:
     """Return the fields of State. Raises StateError where what was read does not fit together."""
     values = {key: value for key, (_, value) in given.items()}
-    if "B" in given and (half := next((key for key in "IW" if key in given), None)):
-        raise _wrong(given[half][0], "B, or I and W, not both: B is I + W")
+    if half := next((given[key][0] for key in "IW" if key in given), ""):
+        _check("B" not in given, half, "B, or I and W, not both: B is I + W")
     n = values.get("n", State.n_ranks)
     for key in "FBIW":
-        if len(times := values.get(key, DEFAULT_TIMES)) not in (1, n):
-            expected = f"one time, or one for each of the n={n} ranks, and there are {len(times)}"
-            raise _wrong(given[key][0], expected)
+        count = len(values.get(key, DEFAULT_TIMES))
+        if count not in (1, n):
+            raise StateError(f"{given[key][0]!r}: expected one time, or one for each of the n={n} ranks, not {count}")
     forward = values.get("F", DEFAULT_TIMES)
     halves = tuple(time / 2 for time in values.pop("B")) if "B" in values else forward
     return {"input_grad": halves, "weight_grad": halves} | {FIELDS[key].name: value for key, value in values.items()}

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from labkit.base.formats import MeasuredTable
+from labkit.base.formats import MeasuredTable, short
 from labkit.base.measurement_html import without_marks
 from labkit.draw.timelines import pieces_of
-from labkit.explore.explorer import table_html
-from labkit.explore.schedules.measure import ScheduleRun, TimedSchedule
-from labkit.simulate import bubble_fraction, critical_path, makespan
+from labkit.explore.html_table import table_html
+from labkit.explore.schedules.measure import ScheduleRun
+from labkit.simulate import TimedSchedule, bubble_fraction, critical_path, makespan
 from labkit.simulate.gap import CAUSES
 from labkit.stats import interval, verdict
 
@@ -31,11 +31,11 @@ def _column(timed: TimedSchedule, cap: float | None) -> dict[str, str]:
     computing = (critical["end_s"] - critical["start_s"]).sum() / makespan(events)
     peaks = pieces_of(events, makespan(events)).groupby("rank")["micro_batches"].max()
     peak = float(peaks.max())
-    against = "" if cap is None else f", {'over' if peak > cap else 'within'} the cap of {cap:g}"
+    against = "" if cap is None else f", {'over' if peak > cap else 'within'} the cap of {short(cap)}"
     return {
-        "makespan": f"{makespan(events):.4g}",
-        "bubble: idle ÷ (ranks × makespan)": f"{100 * bubble_fraction(events):.1f} %",
-        "peak activations, in micro-batches": f"{peak:g} on rank {peaks.idxmax()}{against}",
+        "makespan": short(makespan(events)),
+        "bubble: idle ÷ (ranks × makespan)": f"{100 * bubble_fraction(events):z.1f} %",
+        "peak activations, in micro-batches": f"{short(peak)} on rank {peaks.idxmax()}{against}",
         "critical path": f"{len(critical)} ops, computing {100 * computing:.1f} % of the time",
     }
 
@@ -63,10 +63,10 @@ def comparison(runs: Sequence[ScheduleRun]) -> str:
 def gap_as_html(name: str, gap: pd.DataFrame) -> str:
     """Return in a sentence where the time of a run went, with the table of its stages folded up."""
     ms = 1000 * pd.DataFrame(gap).set_index("stage")
-    causes = ", ".join(f"{_words(cause)} {ms[cause].sum():.1f}" for cause in CAUSES)
+    causes = ", ".join(f"{_words(cause)} {ms[cause].sum():z.1f}" for cause in CAUSES)
     total = ms["total_s"].sum()
-    sentence = f"{name}: measured − predicted is {total:.1f} ms: {causes}."
-    written = ms.rename(columns=lambda column: f"{_words(column)} (ms)").map("{:.1f}".format)
+    sentence = f"{name}: measured − predicted is {total:z.1f} ms: {causes}."
+    written = ms.rename(columns=lambda column: f"{_words(column)} (ms)").map("{:z.1f}".format)
     stages = table_html(written.rename(index="stage {}".format))
     return f"<p>{html.escape(sentence)}</p><details><summary>by stage</summary>{stages}</details>"
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from labkit.explore.schedules.measure import TimedSchedule
 from labkit.explore.schedules.state import FIELDS, SCHEDULES, Choice, State
 from labkit.schedule.papers import divides_into_rounds
+from labkit.simulate import TimedSchedule
 
 
 def timed_schedule(state: State, choice: Choice) -> TimedSchedule:

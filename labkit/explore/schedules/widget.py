@@ -11,20 +11,22 @@ import pandas as pd
 import traitlets
 
 from labkit import draw
-from labkit.base.formats import emulated
+from labkit.base.formats import emulated, short
 from labkit.draw.layout import time_axis
 from labkit.draw.painter import panel_figure
 from labkit.draw.timelines import overlay_panel
-from labkit.explore.explorer import Explorer, RunButtons, table_html
-from labkit.explore.scene_message import EventTables
+from labkit.explore.event_tables import EventTables
+from labkit.explore.explorer import Explorer
+from labkit.explore.html_table import table_html
+from labkit.explore.run_buttons import RunButtons
 from labkit.explore.schedules import tables
-from labkit.explore.schedules.measure import ScheduleRun, TimedSchedule, run_schedules
-from labkit.explore.schedules.orders import UNIT_AXIS, pipeline_message, schedule_form, schedule_library
+from labkit.explore.schedules.measure import ScheduleRun, run_schedules
+from labkit.explore.schedules.orders import LIBRARY, UNIT_AXIS, pipeline_message, schedule_form, schedule_library
 from labkit.explore.schedules.state import State, parse
 from labkit.explore.schedules.values import n_micro_of, timed_schedule
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
-from labkit.simulate import makespan
+from labkit.simulate import TimedSchedule, makespan
 from labkit.simulate.simulator import UNITS
 
 
@@ -58,21 +60,27 @@ class ScheduleExplorer(Explorer):
         self.runs = list[ScheduleRun]()
         self._showing = threading.RLock()  # the kernel's thread, that of its widgets, that of a run
         super().__init__([self.runner, timeline], timeline)
-        timeline.form = {"schedules": schedule_form()}
+        timeline.form = {"schedules": schedule_form() | {"library": LIBRARY.read_bytes()}}
         timeline.library = self._library
-        timeline.handlers["control"] = self.guarded(partial(setattr, self))
+        timeline.handlers["control"] = self.guarded(self._take)
         self.state = str(state)
 
     @traitlets.validate("state")
     def _normalized(self, proposal: dict[str, Any]) -> str:
         return str(parse(proposal["value"]))
 
+    def _take(self, _: str, state: str) -> None:
+        """Take the state that the page shows."""
+        before, self.state = self.state, state
+        if self.runs and self.state == before:  # away and back: the page no longer shows the run
+            self._predict()
+
     @traitlets.observe("state")
     def _predict(self, _: object = None) -> None:
         """Show what should happen."""
         with self._showing:
             self.runs = []
-            self.timeline.show([], time=UNIT_AXIS, alt=self._alt(), pipeline=self._pipeline())
+            self.timeline.show([], time=UNIT_AXIS, alt=f"Timeline of {self._size()}.", pipeline=self._pipeline())
 
     # --- what should happen -----------------------------------------------------------------------
 
@@ -91,7 +99,7 @@ class ScheduleExplorer(Explorer):
         return None if self.runs else schedule_library(self._parsed)
 
     def _alt(self) -> str:
-        ends = [f"{timed.schedule.name} ends at {makespan(timed.simulate()):g}" for timed in self._timed()]
+        ends = [f"{timed.schedule.name} ends at {short(makespan(timed.simulate()))}" for timed in self._timed()]
         return f"Timeline of {self._size()}: {', '.join(ends)}."
 
     def _size(self) -> str:

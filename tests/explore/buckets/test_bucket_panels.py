@@ -1,5 +1,7 @@
 """Panels of a backward pass: blocks as long as their bytes, bars as their times, and words."""
 
+import pytest
+
 from labkit.cost import Link
 from labkit.draw.layout import time_axis
 from labkit.explore.buckets.gradients import MIB, Gradients
@@ -19,8 +21,9 @@ def three(world_size: int = 2) -> Reduction:
 
 def test_blocks_are_as_long_as_their_bytes_in_the_order_of_sending_and_coloured_by_bucket():
     bars = blocks_panel(three()).bars
-    assert (bars["left"] / MIB).tolist() == [0, 1, 3, 0, 3]
-    assert (bars["right"] / MIB).tolist() == [1, 3, 7, 3, 7]
+    per_mib = three().end_s / 7  # all of them are as long as the pass
+    assert bars["left"].tolist() == pytest.approx([each * per_mib for each in (0, 1, 3, 0, 3)])
+    assert bars["right"].tolist() == pytest.approx([each * per_mib for each in (1, 3, 7, 3, 7)])
     assert bars["name"].tolist() == [BUCKET_NAMES[k] for k in (0, 0, 1, 0, 1)]
     assert bars["label"].tolist() == ["c.bias", "b.weight", "a.weight", "0", "1"]
 
@@ -58,3 +61,13 @@ def test_every_bar_is_explained():
         "m.a.weight: 4 MiB, parameter 0 of 3.\nIts gradient is ready as number 3, and fills bucket 1.",
         "Bucket 0: 2 gradients, 3 MiB.",
     ]
+
+
+def test_steps_go_from_bucket_to_bucket_and_say_which_is_full_which_is_done_and_when_backward_is_over():
+    panel = pass_panel(three(), SECONDS)
+    assert panel.stops.tolist() == [2, 3, 4.5, 7.5]
+    told = [panel.narrate(x) for x in panel.stops]
+    assert told[0].startswith(
+        "2 s: Bucket 0 is full with 3.00 MiB: all_reduce 0 starts. (3 of 7 MiB ready; in flight: "
+    )
+    assert "Backward is over." in told[1] and "all_reduce 0 is done" in told[2] and "2 of 2 buckets done" in told[3]

@@ -36,21 +36,17 @@ def test_with_one_bucket_all_communication_is_exposed():
     assert found.hidden_share == pytest.approx(0)
 
 
-def test_the_reducer_step_by_step():
+def test_of_a_bucket_it_is_said_what_happens_when_it_is_full_and_when_it_is_done():
     found = predict(three_layers(), [[2, 1], [0]], 2, Link(0.5, 2 * MIB))  # 2.5 s and 3 s on the link
-    assert [moment.time_s for moment in found.moments] == [1.0, 2.0, 3.0, 4.5, 4.5, 7.5]
-    told = [moment.text for moment in found.moments]
-    assert told[0] == "The hook of c fires: its gradient is ready, 1 of 3. Bucket 0 has 1.00 of 3.00 MiB."
-    assert "Bucket 0 is full with 3.00 MiB: all_reduce 0 starts." in told[1]
-    assert told[2].endswith("it waits, as the link is busy with bucket 0. Backward is over.")
-    assert told[5].endswith("It is the last one: 4500 ms of communication were exposed after backward.")
+    assert found.filled(0) == "Bucket 0 is full with 3.00 MiB: all_reduce 0 starts."
+    assert found.filled(1).endswith("it waits, as the link is busy with bucket 0.")
+    assert found.done(1).endswith("It is the last one: 4500 ms of communication were exposed after backward.")
 
 
 def test_a_bucket_that_is_full_too_early_waits_for_its_turn():
     found = predict(three_layers(ready_s=(1.0, 2.0, 3.0)), [[2, 1], [0]], 2, LINK)
-    assert (
+    assert found.filled(1) == (
         "Bucket 1 is full with 4.00 MiB: it waits for bucket 0, as every rank sends in the same order."
-        in found.moments[0].text
     )
 
 

@@ -8,8 +8,9 @@ from matplotlib.text import Annotation
 from labkit.explore import collectives_explorer, ring_explorer
 from labkit.explore.grids import widget
 from labkit.explore.grids.collectives import SEVEN
-from labkit.explore.grids.ring_recording import YOURS
+from labkit.explore.grids.ring_recording import YOURS, RingError
 from labkit.explore.grids.rings import simulate_ring
+from labkit.todo import TodoError
 
 
 def titles(explorer):
@@ -36,7 +37,7 @@ def ring():
 
 def test_each_control_changes_the_picture_and_its_numbers(ring):
     assert titles(ring) == ["ring", "parameter server"] and "4 ranks by 4 chunks" in ring.timeline.scene["alt"]
-    steps = ring.timeline.scene["steps"]["clock"]
+    steps = ring.timeline.scene["steps"]
     assert len(steps) == 7 and steps[0].startswith("ring: before step 1 of 6: reduce-scatter")
     assert "parameter server: after step 3 of 6: " in steps[3] and ring.timeline.scene["opens_at"] == 0
     table = ring.table().set_index("algorithm")
@@ -68,8 +69,23 @@ def test_a_recorded_ring_stands_beside_the_ideal_one_as_long_as_it_has_as_many_r
     assert titles(ring) == ["naive ring", "yours"] and ring.table()["algorithm"].tolist()[-1] == "yours"
     ring.ranks = 3
     assert titles(ring) == ["naive ring"]
-    assert ring.timeline.narration == "Your own ring has not run on 3 ranks yet: press Run mine."
+    assert ring.timeline.narration == "Your own ring has not run on 3 ranks yet."
     assert "yours" not in ring.table()["algorithm"].tolist()
+
+
+@pytest.mark.parametrize("error", [RingError("it hangs"), TodoError("dp.5", "labkit/dp.py, line 7")])
+def test_a_ring_that_fails_leaves_no_earlier_ring_in_the_picture(ring, monkeypatch, error):
+    monkeypatch.setattr(widget, "record_ring", lambda n: simulate_ring("ring", n)._replace(name=YOURS))
+    ring.record()
+
+    def fail(n):
+        raise error
+
+    monkeypatch.setattr(widget, "record_ring", fail)
+    ring.runner.begin()
+    ring.runner.wait()
+    assert titles(ring) == ["ring"] and "yours" not in ring.table()["algorithm"].tolist()
+    assert "it hangs" in ring.timeline.narration or "fill in dp.5" in ring.runner.refusal.value
 
 
 def test_of_each_collective_after_stands_beside_before_and_on_paper_are_all_seven():
@@ -80,6 +96,6 @@ def test_of_each_collective_after_stands_beside_before_and_on_paper_are_all_seve
     explorer.collective = "all_gather"
     (panel,) = explorer.timeline.scene["panels"]
     assert explorer.timeline.scene["opens_at"] == 1
-    assert explorer.timeline.scene["steps"]["clock"][1] == f"After all_gather: {SEVEN['all_gather']}"
+    assert explorer.timeline.scene["steps"][1] == f"After all_gather: {SEVEN['all_gather']}"
     assert [text for _, text, _ in panel["columns"]] == ["chunk 0", "chunk 1"] * 2
     assert printed(explorer)[1] == list(SEVEN)

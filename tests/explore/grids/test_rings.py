@@ -67,7 +67,7 @@ def test_every_cell_says_in_words_what_it_is_and_the_narration_who_sends_what(wa
 def test_at_each_step_a_panel_shows_one_bar_a_cell_and_links_lead_between_bars_that_are_seen(way, n):
     trace = simulate_ring(way, n)
     panel = ring_panel(trace, 1)
-    assert panel.clocks.tolist() == list(range(trace.n_steps + 1))
+    assert panel.stops.tolist() == list(range(trace.n_steps + 1))
     for step in range(trace.n_steps + 1):
         seen, links = (
             table[(table["appear"] <= step) & (step < table["vanish"])] for table in (panel.bars, panel.links)

@@ -4,9 +4,8 @@ import pytest
 
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.rules import Refusal, Rules
-from labkit.explore.schedules.measure import TimedSchedule
 from labkit.schedule import Op, gpipe, one_f_one_b
-from labkit.simulate import bubble_fraction, makespan, peak_activations
+from labkit.simulate import TimedSchedule, bubble_fraction, makespan, peak_activations
 
 ONE_EACH = Rules(TimedSchedule(gpipe(2, 2)), caps=[1, 1])
 
@@ -40,28 +39,6 @@ NO_ROOM = "rank 0 has room for 1 activation: it keeps that of 0F0 until 0B0 has 
 )
 def test_an_op_that_cannot_be_placed_is_refused_by_name(ops, move, sentence):
     assert refused(built(ONE_EACH, ops).place, Op.parse(move)) == sentence
-
-
-@pytest.mark.parametrize(
-    ("ops", "op", "sentence"),
-    [
-        ("0F0 1F0", "0F0", "0F0 is the first op of rank 0 already"),
-        (
-            "0F0 1F0 1B0",
-            "1B0",
-            "1B0 cannot go before 1F0: 1B0 cannot run then (it needs 1F0, which does not come before it)",
-        ),
-        ("0F0 1F0 1B0 0B0 0F1", "0F1", f"0F1 cannot go before 0B0: {NO_ROOM}. 0F1 has to wait"),
-    ],
-)
-def test_an_order_that_cannot_be_is_refused_and_says_why(ops, op, sentence):
-    board, op = built(ONE_EACH, ops), Op.parse(op)
-    assert refused(board.move, op, board.orders[op.stage].index(op) - 1) == sentence
-
-
-def test_an_order_in_which_ranks_would_wait_for_each_other_is_refused_as_a_deadlock():
-    sentence = refused(built(Rules(TimedSchedule(gpipe(2, 2))), "0F0 0F1 1F0 1F1 1B0 0B0").move, Op("B", 0, 0), 1)
-    assert "0B0 on rank 0 waits for 1B0, which rank 1 runs later; 1F1 on rank 1" in sentence
 
 
 @pytest.mark.parametrize("schedule", [gpipe(3, 4), one_f_one_b(3, 4), one_f_one_b(2, 3)])

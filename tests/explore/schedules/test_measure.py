@@ -8,9 +8,9 @@ from to_do import task
 
 from labkit import launch
 from labkit.explore.schedules import measure
-from labkit.explore.schedules.measure import TimedSchedule, run_schedules
+from labkit.explore.schedules.measure import run_schedules
 from labkit.schedule import ScheduleError, gpipe, one_f_one_b, zero_bubble_h1, zero_bubble_v
-from labkit.simulate import makespan
+from labkit.simulate import TimedSchedule, makespan
 from labkit.simulate.replay import replay_events
 
 KEYS = ["rank", "name", "stage", "micro_batch"]

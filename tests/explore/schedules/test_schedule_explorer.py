@@ -2,17 +2,20 @@
 
 from unittest import mock
 
+import pandas as pd
 import pytest
 from page_in_node import NODE, in_node
 
 from labkit.explore import schedule_explorer
 from labkit.explore.schedules import widget as schedules
 from labkit.explore.schedules.measure import ScheduleRun
-from labkit.explore.schedules.orders import pipeline_message, schedule_library
-from labkit.explore.schedules.state import Choice, StateError, parse
-from labkit.explore.schedules.values import timed_schedule
+from labkit.explore.schedules.orders import library_orders, orders_of, pipeline_message, schedule_form, schedule_library
+from labkit.explore.schedules.state import SCHEDULES, Choice, StateError, parse
+from labkit.explore.schedules.tables import gap_as_html
+from labkit.explore.schedules.values import n_micro_of, timed_schedule
 from labkit.schedule import Schedule
 from labkit.simulate import explain_gap, makespan
+from labkit.simulate.gap import CAUSES
 from labkit.todo import TodoError
 
 
@@ -43,12 +46,14 @@ def test_it_begins_with_1f1b_and_a_state_from_a_cell_or_from_the_page_is_shown_a
 
 def test_a_text_of_the_page_that_does_not_parse_is_said_and_changes_nothing_and_in_a_cell_it_raises(explorer):
     move(explorer, "1f1b n=4 k=8")
-    assert explorer.timeline.narration.startswith("StateError: character 10, 'k=8': expected one of n=")
+    assert explorer.timeline.narration.startswith("StateError: 'k=8': expected one of n=")
     assert explorer.state == "1f1b n=4 m=8 F=1 B=2"
+    assert explorer.timeline.form["fault"] == {"name": "state", "text": explorer.timeline.narration}
     with pytest.raises(StateError, match="a schedule"):
         explorer.state = "1g1b"
     move(explorer, "1f1b m=1")
     assert Schedule.from_csv(orders(explorer)["1F1B"]).n_micro == 1 and explorer.timeline.narration == ""
+    assert not explorer.timeline.form["fault"]
 
 
 CONTROLS = """
@@ -56,7 +61,7 @@ import { controlsOf, forRanks, moved, ordersOf, stateOf } from "BROWSER/schedule
 return given.map(({ pipeline, moves = [], spec, library }) => {
   let now = pipeline;
   for (const [name, value] of moves) now = moved(now, name, value);
-  const shown = spec && controlsOf(now, spec, Boolean(library)).filter(({ hidden }) => !hidden).map(({ name }) => name);
+  const shown = spec && controlsOf(now, spec).filter(({ hidden }) => !hidden).map(({ name }) => name);
   return { state: stateOf(now), shown, orders: library && ordersOf(now, library) };
 });
 """
@@ -97,8 +102,34 @@ def test_a_file_has_the_orders_of_all_schedules_up_to_its_sizes_and_takes_the_ne
     assert {Schedule.from_csv(csv).n_micro for csv in shared.values()} == {12} and len(shared) == 2
     assert Schedule.from_csv(largest["ZB-V"]).ops == timed_schedule(parse("zb-v n=8 m=16"), Choice("zb-v")).schedule.ops
     assert Schedule.from_csv(smallest["forward only"]).n_ranks == 1
-    large = schedule_library(parse("1f1b n=9 m=20"))
-    assert set(large["orders"]["gpipe"]["orders"]) == {"9,20"}
+    assert "up to 8 ranks and 16 micro-batches" in library["schedules"]["limit"]
+
+
+@needs_node
+@pytest.mark.parametrize("state", ["1f1b n=4 m=17", "1f1b n=4 m=18", "gpipe n=9 m=20", "zb-h1 n=7 m=64"])
+def test_in_a_file_beyond_the_library_every_schedule_can_be_chosen_at_its_own_size(state):
+    library, own = schedule_library(parse(state)), parse(state)
+    names = list(SCHEDULES)
+    moves = [[["schedule", name], ["other", other]] for name in names for other in ("", "interleaved")]
+    given = [{"pipeline": pipeline(state), "moves": each, "library": library["orders"]} for each in moves]
+    for found in in_node(CONTROLS, given):
+        choice = parse(found["state"])
+        shown = {Schedule.from_csv(csv).n_micro for csv in found["orders"].values()}
+        assert len(found["orders"]) == len(choice.choices) and shown == {n_micro_of(choice)}
+    fields = library["schedules"]["fields"]
+    assert (fields["n"]["min"], fields["n"]["max"], fields["m"]["max"]) == (own.n_ranks, own.n_ranks, own.n_micro)
+    assert f"{own.n_ranks} ranks and {own.n_micro} micro-batches alone" in library["schedules"]["limit"]
+
+
+def test_the_library_that_ships_is_what_the_schedules_are_now():
+    assert library_orders() == orders_of(range(1, 9), range(1, 17)), "python -m labkit.explore.schedules.orders"
+
+
+@needs_node
+def test_a_notebook_has_the_orders_of_its_library_and_asks_for_larger_ones():
+    moves = [[["m", 16]], [["n", 8], ["schedule", "interleaved"]], [["m", 17]], [["n", 9]]]
+    given = [{"pipeline": pipeline(""), "moves": each, "library": library_orders()} for each in moves]
+    assert [found["orders"] is None for found in in_node(CONTROLS, given)] == [False, False, True, True]
 
 
 def fake_run(*timed):
@@ -139,6 +170,9 @@ def test_a_run_lies_under_what_should_happen_with_the_gap_and_goes_when_a_contro
     assert scene["note"] == "emulated compute: stages sleep"
     move(explorer, "1f1b vs gpipe F=1.5")
     assert explorer.runs == [] and explorer.timeline.scene["panels"] == []
+    press(explorer)
+    move(explorer, explorer.state)  # away and back: the page shows no run, and so does what is saved
+    assert explorer.runs == [] and explorer.timeline.scene["panels"] == []
 
 
 def test_a_task_that_is_to_do_is_said_with_what_it_is_for(explorer, monkeypatch):
@@ -172,3 +206,32 @@ def test_in_print_there_are_schedules_with_metrics_and_after_a_run_the_overlay_w
     assert list(form.table) == ["op_time_ms", "imbalance_ms", "communication_ms", "overhead_ms", "core_ms", "total_ms"]
     assert form.table.index.names == ["schedule", "stage"]
     assert len(form.figure.axes) == 2
+
+
+@needs_node
+@pytest.mark.parametrize("state", ["1f1b F=1000 B=2000", "1f1b F=0.001 B=0.002", "zb-h1 n=3 m=5 F=0.7 cap=1000"])
+def test_a_number_is_written_alike_in_the_page_and_in_print(state):
+    explorer = schedule_explorer(state)
+    (metrics,) = in_node(METRICS, [explorer.timeline.scene["pipeline"] | schedule_form()["look"]])
+    form = explorer.static_form()
+    (makespan_row,) = form.table.loc["makespan"]
+    assert metrics["makespan"] == makespan_row and f" ends at {makespan_row}." in form.alt
+    assert f"makespan {makespan_row} " in form.figure.get_title("right")
+    assert form.table.loc["peak activations, in micro-batches"].item().endswith(metrics["cap"])
+
+
+METRICS = """
+import { short } from "BROWSER/explain.js";
+import { readPipeline } from "BROWSER/schedules.js";
+return given.map((pipeline) => {
+  const { makespan } = readPipeline({}, pipeline).panels[0].analyses[0].metrics;
+  return { makespan: short(makespan), cap: pipeline.cap ? `cap of ${short(pipeline.cap)}` : "" };
+});
+"""
+
+
+def test_a_gap_that_rounds_to_nothing_has_no_sign():
+    gap = pd.DataFrame({"stage": [0, 1], "total_s": [-2e-6, -1e-6]} | {cause: [-2e-6, -1e-6] for cause in CAUSES})
+    assert "-0.0" not in gap_as_html("1F1B", gap)
+    alone = schedule_explorer("1f1b n=1 m=6 F=0.1 B=0.1").static_form()  # whose ops add up to more than they take
+    assert "-0.0" not in alone.table.to_string() + alone.figure.get_title("right")

@@ -1,4 +1,4 @@
-// One run of a pipeline, op by op: why its ranks are idle, what they keep, which ops decide its end. Pure.
+// The analysis of one run of a pipeline, op by op: why its ranks are idle, what they keep, which ops decide its end. Pure.
 //
 // A table has the columns of an event table, a typed array each, with -1 where there is nothing. name
 // and lane are numbers of `names` and `lanes`. Where the table is a run, `needs` has for each op the row
@@ -11,7 +11,7 @@ import { grouped } from "./bars.js";
 export const KINDS = { forward: "F", backward: "B", input_grad: "I", weight_grad: "W" };
 const NEAR = 1e-9; // of the run: times closer than this are the same
 
-export class Run {
+export class PipelineAnalysis {
   constructor(table) {
     this.table = table;
     this.kinds = kindsOf(table);
@@ -59,13 +59,14 @@ export class Run {
   stateAt(rank, time) {
     const { start_s: start, end_s: end, waited_for: waitedFor } = this.table;
     const ops = this.ranks.get(rank);
-    const next = firstAfter(ops, start, time);
+    const now = time + this.near;
+    const next = firstAfter(ops, start, now);
     const [running, op] = [ops[next - 1], ops[next]];
-    if (next > 0 && end[running] > time) return { code: "busy", op: running };
+    if (next > 0 && end[running] > now) return { code: "busy", op: running };
     if (next === ops.length) return { code: "done", op: running };
     const waitsFor = this.remoteInput(op);
     if (waitsFor < 0) return { code: "overhead", op };
-    if (end[waitsFor] > time) return { code: this.kinds[op] === "F" ? "activation" : "gradient", op, waitsFor };
+    if (end[waitsFor] > now) return { code: this.kinds[op] === "F" ? "activation" : "gradient", op, waitsFor };
     return waitedFor[op] === waitsFor ? { code: "hop", op, waitsFor } : { code: "overhead", op };
   }
 
@@ -81,7 +82,7 @@ export class Run {
   chainBefore(op, since) {
     const { start_s: start, end_s: end, rank, waited_for: waitedFor } = this.table;
     const found = { chain: [], hops: 0, overhead: 0 };
-    for (let later = op; start[later] > since;) {
+    for (let later = op; start[later] > since + this.near;) {
       const needed = waitedFor[later];
       if (needed < 0) {
         found.overhead += start[later] - since;
@@ -90,7 +91,7 @@ export class Run {
       const lost = start[later] - Math.max(since, end[needed]);
       if (rank[needed] === rank[later]) found.overhead += lost;
       else found.hops += lost;
-      if (end[needed] > since) found.chain.unshift(needed);
+      if (end[needed] > since + this.near) found.chain.unshift(needed);
       later = needed;
     }
     return found;
@@ -127,7 +128,7 @@ export class Run {
         pieces.push((before = { rank, left, right: this.last, count: kept / stages }));
       }
     }
-    return pieces.filter(({ left, right }) => right > left);
+    return pieces.filter(({ left, right }) => right - left > this.near);
   }
 
   // Return what is said of a run. A bubble is called four things: bubble, as in this lab and in GPipe (Huang

@@ -1,9 +1,10 @@
-// The form of an explorer: native controls with their names, in a notebook and in a file.
+// A form, of an explorer or of a question: native controls with their names, in a notebook and in a file.
 //
 // A control is {name, label, look, value, hidden, disabled}. By its look it is a "menu" or
 // "buttons", with `options`, which are texts or pairs [value, text]; a "slider" over options, or from `min`
-// to `max` in steps of `step`, which may say a `readout` of its own; a "check"; a "text"; "words" to read; or
-// an "action", a button. Those of a `group` stand in one row.
+// to `max` in steps of `step`, which may say a `readout` of its own; a "check"; a "text", which is live or
+// taken with Enter; "words" to read; or an "action", a button, of which one may be what Enter does. Those of
+// a `group` stand in one row.
 
 export class Form {
   // onInput(name, value, isFinal): a control has another value; one that is dragged has its last.
@@ -12,11 +13,14 @@ export class Form {
     this.onInput = onInput;
     this.built = "";
     this.fields = new Map(); // by name: the element of a control, and set(control)
+    this.alert = make("p", { className: "lk-fault", role: "alert" });
+    root.noValidate = true;
     root.addEventListener("submit", (event) => event.preventDefault());
   }
 
-  // Show these controls. Those that are there already take their values, and keep the focus.
-  show(controls) {
+  // Show these controls. Those that are there already take their values, and keep the focus. A fault is
+  // {name, text}: which control has been refused, and why.
+  show(controls, fault = {}) {
     const shapes = controls.map(({ name, label, look, options, group }) => JSON.stringify([name, label, look, options, group]));
     if (shapes.join() !== this.built) {
       this.built = shapes.join();
@@ -24,15 +28,18 @@ export class Form {
       const kept = ({ name }, shape) => (this.fields.get(name)?.shape === shape ? this.fields.get(name) : null);
       const fieldOf = (control, shape) => kept(control, shape) ?? { shape, ...FIELDS[control.look](control, this.onInput) };
       this.fields = new Map(controls.map((control, k) => [control.name, fieldOf(control, shapes[k])]));
-      this.root.replaceChildren(...this.inGroups(controls));
-      if (activeElement.isConnected) activeElement.focus();
+      this.root.replaceChildren(...this.inGroups(controls), this.alert);
+      if (activeElement.isConnected && activeElement !== document.body) activeElement.focus({ preventScroll: true });
     }
     this.root.hidden = controls.length === 0;
     for (const control of controls) {
       const { element, set } = this.fields.get(control.name);
       change(element, { hidden: Boolean(control.hidden) });
-      set(control);
+      const isRefused = Boolean(fault.text) && fault.name === control.name;
+      for (const input of element.querySelectorAll("input")) input.ariaInvalid = isRefused ? "true" : null;
+      set({ ...control, isRefused });
     }
+    change(this.alert, { textContent: fault.text ?? "", hidden: !fault.text });
   }
 
   inGroups(controls) {
@@ -75,13 +82,17 @@ function menu({ name, label, options }, onInput) {
 function slider({ name, label, options }, onInput) {
   const input = make("input", { type: "range", name });
   const readout = make("output");
+  let isMoving = false;
   const tell = (isFinal) => {
+    if (isFinal && !isMoving) return;
+    isMoving = !isFinal;
     const value = options?.[input.valueAsNumber] ?? input.valueAsNumber;
     input.ariaValueText = readout.textContent = value;
     onInput(name, value, isFinal);
   };
   input.addEventListener("input", () => tell(false));
-  input.addEventListener("change", () => tell(true));
+  // A slider that is dragged away and back in one go has not changed for Firefox: its release counts too.
+  for (const event of ["change", "pointerup", "blur"]) input.addEventListener(event, () => tell(true));
   // A value beyond the ends, or between two steps, is kept as it is.
   const set = ({ value, min = 0, max = options?.length - 1, step = 1, disabled, readout: text = String(value) }) => {
     const at = options ? options.indexOf(value) : value;
@@ -99,13 +110,15 @@ function check({ name, label }, onInput) {
   return { element: labelled(label, input), set: ({ value }) => { input.checked = value; } };
 }
 
-// A text is taken with Enter, or when the focus leaves it. While it has the focus it stays as it is typed.
-function text({ name, label }, onInput) {
+// A text is taken with Enter, or when the focus leaves it. While it has the focus, or was refused, it stays
+// as it is typed.
+function text({ name, label, isLive }, onInput) {
   const input = make("input", { type: "text", name, spellcheck: false, autocomplete: "off" });
   let shown = "";
-  input.addEventListener("change", () => onInput(name, input.value, true));
-  const set = ({ value }) => {
-    if (input.value === shown || document.activeElement !== input || value !== shown) input.value = value;
+  input.addEventListener(isLive ? "input" : "change", () => onInput(name, input.value, true));
+  const set = ({ value, isRefused }) => {
+    const isKept = isRefused || document.activeElement === input;
+    if (input.value === shown || !isKept || value !== shown) change(input, { value });
     shown = value;
   };
   const element = labelled(label, input);
@@ -121,7 +134,7 @@ function buttons({ name, label, options }, onInput) {
     const input = make("input", { type: "radio", name: group, value });
     input.addEventListener("input", () => onInput(name, value, true));
     const one = make("label");
-    one.append(input, make("span", { textContent: words }));
+    one.append(input, ...prose(words));
     element.append(one);
     return input;
   });
@@ -129,15 +142,25 @@ function buttons({ name, label, options }, onInput) {
   return { element, set };
 }
 
-function action({ name, label }, onInput) {
-  const element = make("button", { type: "button", textContent: label });
-  element.addEventListener("click", () => onInput(name, null, true));
-  return { element, set: ({ tooltip = "" }) => { element.title = tooltip; } };
+function action({ name, label, isMain }, onInput) {
+  const element = make("button", { type: isMain ? "submit" : "button", textContent: label, className: isMain ? "lk-main" : "" });
+  element.addEventListener("click", () => onInput(name, null, true)); // also by Enter, where it is the main one
+  return { element, set: ({ tooltip = "", disabled }) => change(element, { title: tooltip, disabled: Boolean(disabled) }) };
 }
 
-function words() {
-  const element = make("p");
-  return { element, set: ({ value }) => change(element, { textContent: value }) };
+function words({ isStrong }) {
+  const element = make("p", { className: isStrong ? "lk-strong" : "" });
+  let shown = "";
+  const set = ({ value }) => {
+    if (value !== shown) element.replaceChildren(...prose(value));
+    shown = value;
+  };
+  return { element, set };
+}
+
+// What stands in backticks is code.
+function prose(value) {
+  return value.split("`").map((part, i) => (i % 2 ? make("code", { textContent: part }) : part));
 }
 
 const FIELDS = { menu, slider, check, text, buttons, action, words };
