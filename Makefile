@@ -37,6 +37,8 @@ $(READY): pyproject.toml constraints.txt Makefile
 	@echo 'labkit: pip installs JupyterLab, transformers and what they need: a download of 0.2 GB, 3 to 20 minutes, once.'
 	$(if $(SYSTEM_TORCH),,@echo 'labkit: torch comes with it: 0.2 GB for CPUs, about 3 GB with CUDA, which is what Linux gets. To choose: docs/platforms.md.')
 	$(INSTALL) '.[lab]'
+	@mkdir -p $(VENV)/etc/ipython # so that %%needs says what it needs in a kernel that has run no cell yet
+	@echo '{"IPKernelApp": {"extensions": ["labkit.base.restarted_kernel"]}}' > $(VENV)/etc/ipython/ipython_kernel_config.json
 	touch $@
 
 # What tests need besides: linters, a type checker, a browser's driver.

@@ -28,13 +28,10 @@ from labkit.base.course import TASKS
 from labkit.base.lab import check_own, lab
 from labkit.base.measurement_html import Lines
 from labkit.base.notebook import display
+from labkit.base.restarted_kernel import RUN_ABOVE
 
 # By a guess's name, what returns that it is missing, or None. Asking for a guess adds it here.
 GUESSES: dict[str, Callable[[], str | None]] = {}
-
-
-# After a restart the kernel knows of no cell above this one, and of no question that was asked.
-RUN_ABOVE = "this kernel has not run the cell that asks for it: choose Run, Run All Above Selected Cell"
 
 
 class TodoError(NotImplementedError):

@@ -12,6 +12,7 @@ measurement_html  measurements as HTML, and lines that have them
 notebook          is this a notebook, and one whose outputs are for keeping
 parent            end a process together with the one that started it
 rendezvous        how processes find each other, and by which addresses
+restarted_kernel  what the lab's magics say in a kernel that has run no cell yet
 tensors           a tensor as its bytes
 texts             names in a sentence; a long text made short
 units             seconds and bytes in the units that people read

@@ -21,11 +21,10 @@ UNLIKE = "gradients that lie transposed in memory, first.weight's on rank 0, las
 
 
 class Case(NamedTuple):
-    """A way to average, in calls and in words, and what is special about the gradients."""
+    """A way to average, in calls, and what is special about the gradients."""
 
     function: str
     calls: tuple[str, ...]
-    how: str
     special: str = ""
     world_size: int = 3
     width: int = 4
@@ -137,24 +136,24 @@ def mean_is_the_gradient_of_the_batch(case: Case, seen: Any) -> Finding:
 
 
 def _instead(case: Case, seen: Any, rank: int, name: str) -> str:
-    """Return what a gradient is instead of the mean, and what to do."""
+    """Return what a gradient is instead of the mean."""
     mean, *shards = [case.gradients(*shards)[name] for shards in (case.ranks, *((rank,) for rank in case.ranks))]
     n = case.world_size
     if mean is None:
-        return "was None, and it was given one, so an optimizer changes it: skip it where grad is None"
+        return "was None, and it was given one, so an optimizer changes it"
     for other, shard in enumerate(shards):
         if all(close(found["gradients"][name], shard) for found in seen):
-            return f"is that of rank {other}'s shard, on every rank: {case.how}"
+            return f"is that of rank {other}'s shard, on every rank"
     found, own = seen[rank]["gradients"][name], shards[rank]
     if found is None:
-        return "is gone (None): change it in place, or put the mean there"
+        return "is gone: it is None, expected the mean"
     if close(found, own):
-        return f"is still that of the rank's own shard: {case.how}"
+        return "is still that of the rank's own shard"
     if times := times_off(found, mean, n, close):
         return times
     if close(found, own / n):
-        return f"is that of its own shard divided by {n}: sum over the ranks as well"
-    return f"is neither the mean over the ranks (to 9 digits), nor their sum, nor its own: {case.how}"
+        return f"is that of its own shard divided by {n}: nothing of the other ranks is in it"
+    return "is neither the mean over the ranks (to 9 digits), nor their sum, nor its own"
 
 
 def gradients_change_in_place(case: Case, seen: Any) -> Finding:
@@ -162,7 +161,7 @@ def gradients_change_in_place(case: Case, seen: Any) -> Finding:
     for rank, found in enumerate(seen):
         for name in found["moved"]:
             other = f"on rank {rank}, the grad of {name} is another tensor than before"
-            return f"{other}: put the mean into the old one, by copy_"
+            return f"{other}: whatever holds the old one, such as a bucket, misses the mean"
 
 
 def each_gradient_travels_by_itself(case: Case, seen: Any) -> Finding:
@@ -179,7 +178,7 @@ def each_gradient_travels_by_itself(case: Case, seen: Any) -> Finding:
             return f"{are}, expected {expected}: one call for each parameter, with its gradient alone"
 
 
-PLAIN = Case("average_gradients", ("all_reduce",), "sum with all_reduce, divide by get_world_size()")
+PLAIN = Case("average_gradients", ("all_reduce",))
 TASK = averaging(
     PLAIN,
     strict=False,

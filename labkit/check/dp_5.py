@@ -11,8 +11,8 @@ from labkit.check.calls import calls_have_ended, recorded
 from labkit.check.harness import Finding, Task
 
 SIZES = "chunks may differ by one element, and some may be empty: both sides must mean the same chunk"
-STRIDES = "its elements do not lie side by side, so chunks are of a copy: write the result back"
-DTYPES = "receive into a tensor of the same dtype (torch.empty_like), and add in that dtype"
+STRIDES = "its elements do not lie side by side, so what is cut of it may be a copy"
+DTYPES = "what arrives has the dtype of what was sent, and is added in it"
 ONE_A_CHUNK = "one element a chunk"
 BASE = 8  # of the numbers that tell whose part of which chunk they are
 LARGE = 10**9  # whole numbers up to this add up exactly in float64 alone; those up to 60 do so in each dtype
@@ -137,7 +137,7 @@ def _compare(case: Case, rank: int, sent: list[list[list[float]]], chunks: Any) 
     if (chunks * n).allclose(expected):
         return where + "the tensor is the mean, expected the sum. Do not divide it"
     if wrong := _first_wrong_message(n, sent):
-        return f"{wrong}. The ring in notebook 02 shows each step"
+        return f"{wrong}. ring_explorer() shows each step"
     if chunks.equal(case.tensors(rank)[0]):
         return where + "the tensor is as it was before, though what was sent is right: a copy changed"
     right = [str(chunk) for chunk in range(n) if chunks[chunk] == expected[chunk]]
@@ -213,8 +213,7 @@ def ranks_agree(case: Case, seen: Any) -> Finding:
     rounding."""
     for rank, found in enumerate(seen):
         if not found["whole"].equal(seen[0]["whole"]):
-            differ = f"ranks 0 and {rank} added up in different orders, and their rounding differs"
-            return f"{differ}: let one rank finish each chunk"
+            return f"ranks 0 and {rank} added up in different orders, and their rounding differs"
     right = seen[0]["whole"].allclose(case.expected(0), atol=1000)
     return not right and f"they differ from the sum by more than rounding: {SIZES}"
 

@@ -89,7 +89,7 @@ def buckets_are_torchs(case: Case, seen: Any) -> Finding:
     if list(chain(*buckets)) != list(chain(*expected)):
         return f"{gave}: numbers go down, as backward makes the last parameters' gradients first"
     if [] in buckets:
-        return f"{gave}: bucket {buckets.index([])} is empty. Open it when a parameter comes"
+        return f"{gave}: bucket {buckets.index([])} is empty, and has no gradient to wait for"
     for k, (bucket, right) in enumerate(zip(buckets, expected, strict=False)):
         if bucket != right:
             cap = case.cap if k or not case.first_cap else case.first_cap

@@ -231,9 +231,9 @@ def each_bucket_leaves_in_turn_and_in_time(step: Step) -> Finding:
     if FINISH not in [kind for kind, _ in step.events]:
         return "nothing was taken out of bucket.missing in backward. Do so in _gradient_is_ready"
     if kind == CHANGED:
-        return f"bucket {what} was changed while it was on its way. Collect before you send it"
+        return f"bucket {what} was changed while it was on its way: what was sent is not all of it"
     if right == BACKWARD:
-        return "a bucket was sent inside no_sync. Do nothing while self._synchronize is False"
+        return "a bucket was sent inside no_sync, where gradients only add up"
     if kind == SENT and what is None:
         return "comm_hook was given something other than a whole buffer: use bucket.send(self.comm_hook)"
     if kind == SENT and what in sent:
@@ -243,12 +243,11 @@ def each_bucket_leaves_in_turn_and_in_time(step: Step) -> Finding:
         when = "neither when it was full nor by finish_gradient_synchronization"
         return f"bucket {expected} was not sent with bucket.send(self.comm_hook), {when}"
     if kind == SENT and what == len(sent):
-        return f"bucket {what} was sent before all of it was ready. Send it when nothing is missing"
+        return f"bucket {what} was sent before all of it was ready"
     if kind == SENT:
         return f"bucket {what} was sent before bucket {len(sent)}. Ranks may add up different ones"
     if right == SENT:
-        late = f"bucket {expected} could have gone when the gradient of {ready[-1]} was ready"
-        return f"{late}. Mark that as ready first, then send every bucket that can go"
+        return f"bucket {expected} could have gone when the gradient of {ready[-1]} was ready, and has not"
     if right == FINISH:
         return "the backward pass stood still until a bucket had arrived. Only finish may wait"
     return f"it ended while {expected - what} of the buckets were still on their way. Wait for each"
@@ -263,16 +262,16 @@ def gradients_are_averaged(step: Step) -> Finding:
     for name, (found, own, in_buffer) in step.gradients.items():
         mean = own / n + 1
         if found is None:
-            wrong = "is None, and should be its part of the buffer. Collect it, used or not"
+            wrong = "is None, and should be its part of the buffer, used or not"
         elif in_buffer and found.allclose(mean):
             continue
         elif found.allclose(mean):
-            wrong = "is a tensor of its own. Change the buffer in place, and leave grad as it is"
+            wrong = "is the mean, in a tensor of its own: whatever shows the buffer misses it"
         elif found.allclose(own):
-            wrong = "is still the rank's own: collect it into its bucket, and keep what arrives"
+            wrong = "is still the rank's own"
         elif times := times_off(found, mean, n) or times_off(found - 1, own / n, n):
             wrong = f"{times}. Bucket.collect does that, once"
         else:
             old = "one from the last step, or from inside no_sync, may be there"
-            wrong = f"is neither the mean nor its own. Collect it, used or not, as {old}"
+            wrong = f"is neither the mean nor its own: {old}"
         return f"the gradient of {name} {wrong}"

@@ -182,8 +182,7 @@ def a_process_for_each_rank(case: Case, seen: Any) -> Finding:
     given = sorted(seen["reports"])
     expected = [[rank, case.ranks, case.backend] for rank in range(case.ranks)]
     if len(given) < case.ranks and all(each in expected for each in given):
-        early = f"run_processes returned after fn was done on {len(given)} of them"
-        return f"{early}. Wait for all: only then is context.join() True"
+        return f"run_processes returned after fn was done on {len(given)} of {case.ranks}, and not on all"
     wrong = f"fn was called with {given}, expected {expected}"
     return given != expected and f"{wrong}: start one process for each rank"
 
@@ -199,20 +198,18 @@ def each_process_is_spawned(case: Case, seen: Any) -> Finding:
 def a_failure_ends_all(case: Case, seen: Any) -> Finding:
     """A rank that fails ends the others, at once, and makes run_processes raise what it raised."""
     if seen["reports"]:
-        waited = "rank 0 still ran to its end: wait for whichever rank ends first"
-        return f"{waited} (context.join does), then end the others"
+        return "rank 0 still ran to its end, though another had failed before"
     if seen["error"] is None:
-        return "run_processes returned as if all were well: look at how each process ended"
-    why = "what it raised does not say why: let the error of context.join() through"
+        return "run_processes returned as if all were well"
+    why = "what it raised does not say why: expected what the rank has raised"
     return FAILURE not in seen["error"] and why
 
 
 @TASK.claim([WORKING, FAILING, INTERRUPTED])
 def no_process_is_left(case: Case, seen: Any) -> Finding:
     """However run_processes comes to its end, none of its processes is left."""
-    still, to_do = f"{seen['left']} of {case.ranks} were still running", "Wait in a try block"
     if seen["left"]:
-        return f"{still}. {to_do}; end and join all of them in its finally"
+        return f"{seen['left']} of {case.ranks} were still running when run_processes had come to its end"
     ended = f"{seen['there']} of {case.ranks} had been ended, and not waited for: it is there until it is joined"
     return seen["there"] and ended
 

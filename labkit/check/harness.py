@@ -28,9 +28,10 @@ A task is one file, such as ``dp_6.py``. It holds cases, the record of the task,
     def …
 
 The docstring says what must hold. The claim is called for one case after the other: it returns what
-is wrong and what to do, or something falsy where it holds. The first case in which it does not hold
-makes its finding. Claims stand in the order in which they are tried, causes before consequences,
-and the first that does not hold is the last. Without its ``core`` claim an answer has no points.
+is wrong, or something falsy where it holds; how to do it is for the hints. The first case in which
+it does not hold makes its finding. Claims stand in the order in which they are tried, causes before
+consequences, and the first that does not hold is the last. Without its ``core`` claim an answer has
+no points.
 
 What fails an answer is a wrong result, a missing rank, a leak, or what its TODO asks for in
 words. Everything else is a ``@TASK.remark(CASES)``, written like a claim: where it does not hold,
@@ -70,7 +71,7 @@ from labkit.check.observer import Observer
 from labkit.check.result import IS_IMPORTED, N_HINTS, CheckResult, Claim, Remark
 from labkit.todo import missing, task_file
 
-Finding = Any  # of a claim: what is wrong and what to do, or something falsy
+Finding = Any  # of a claim: what is wrong, or something falsy
 Holds = Callable[[Any, Any], Finding]  # a claim: given a case, and what was seen of it
 Draws = Callable[[random.Random], Sequence[Any]]  # cases
 N_SEEDS = 10_000

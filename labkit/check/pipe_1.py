@@ -14,7 +14,7 @@ from labkit.check.harness import Finding, Task
 
 
 class Case(NamedTuple):
-    """A model, the modules of each partition with its device, and what to do for another cut."""
+    """A model, the modules of each partition with its device, and what tells of another cut."""
 
     modules: str
     cut: dict[str, str]
@@ -71,12 +71,12 @@ CASES: list[Any] = [
     Case(
         "a Linear on cpu, b Block on meta, c Linear on cpu",
         {"a": "cpu", "b": "meta", "c": "cpu"},
-        "compare with the device of the module before, and do not collect by device: order matters",
+        "modules run in their order, whatever their devices",
     ),
     Case(
         "a ReLU, b Linear on meta, c ReLU, d Linear on cpu, e ReLU, f ReLU, g Linear on cpu",
         {"abc": "meta", "defg": "cpu"},
-        "nothing says where a ReLU is, so it stays with the one before; keep the last known device",
+        "nothing says where a ReLU is, so it stays with the one before",
     ),
     Case(
         "a WithDevice on cpu:0, b Linear on cpu, c WithDevice on cpu:1, d WithDevice on cpu:2",
@@ -137,6 +137,6 @@ def devices_and_names_are_those_of_the_model(case: Case, seen: Any) -> Finding:
     if seen["devices"] != devices:
         expected = f"expected {devices}, a torch.device for each partition"
         return f"it gave the devices {seen['devices']}, {expected}"
-    why = "add_module(name, module) keeps a name, nn.Sequential(*modules) gives new ones"
+    why = "nn.Sequential(*modules) gives new ones"
     gave = f"it gave modules the names {seen['names']}, expected {names}"
     return seen["names"] != names and f"{gave}. {why}"

@@ -111,4 +111,4 @@ def each_pair_is_in_its_clock(case: Case, seen: Any) -> Finding:
                 why = f"Micro-batch {i} is in no earlier clock in partition {j - 1}"
                 return f"{found}. {why}, so its input would not be there"
         if sorted(clock) != sorted(expected[k]):
-            return f"{found}. In clock k partition j, from 0 on, takes micro-batch k - j, if there is one"
+            return f"{found}. In the table of clock_cycles a column is a clock"

@@ -239,7 +239,7 @@ def compute_does_its_schedule(case: Case, seen: Any) -> Finding:
         if worker != j:
             others = f"the worker of partition {worker}"
             where = others if worker < 3 else "a thread that is not a worker of this Pipe"
-            todo = "Hand each task to the worker of its partition: self._workers[j].put(task)"
+            todo = "A worker runs its own partition, and no other"
             return f"it ran partition {j} in {where}. {todo}"
 
 
@@ -275,7 +275,7 @@ def results_take_their_places(case: Case, seen: Any) -> Finding:
 def tasks_have_their_numbers(case: Case, seen: Any) -> Finding:
     """A task is recorded as what it is: stage j, micro-batch i."""
     expected = sorted((j, i) for i, j in case.schedule or ())
-    todo = "Timelines show it: run_stage is told stage j, then micro-batch i, wherever a task calls it"
+    todo = "Timelines show these numbers: a pair is (micro_batch, partition)"
     for name in RECORDED:
         if (found := list(map(tuple, seen["spans"][name]))) != expected:
             was = f"its span {name!r} was recorded as (stage, micro_batch) {found}"
@@ -288,13 +288,12 @@ def output_is_that_of_the_module(case: Case, seen: Any) -> Finding:
     n, size = case.rows, case.split_size
     sizes = [min(size, n - start) for start in range(0, n, size)]
     given = [rows for j, _, rows, _, _ in seen["calls"] if j == 0]
-    cycles = "clock_cycles(number of micro-batches, number of partitions)"
-    clocks = f"Do all clocks of {cycles}, in their order, in one list"
+    clocks = "Each micro-batch has to go through all partitions, clock by clock"
     if given != sizes:
         advice = f"split_size is the rows of a micro-batch, and none is left out. {clocks}"
         was = f"the first partition was given micro-batches of {given} rows"
         return f"{was}, expected {sizes}. {advice}"
-    together = "After the last clock, put the results together in order, with concatenate(batches)"
+    together = "The output is that of all micro-batches, in their order, as one tensor"
     if seen["form"] != (expected := seen["plain"]["form"]):
         return f"the output is {seen['form']}, expected {expected}. {together}"
     for row, (found, right) in enumerate(zip(seen["output"], seen["plain"]["output"], strict=True)):
@@ -319,7 +318,7 @@ def gradients_are_those_of_the_module(case: Case, seen: Any) -> Finding:
 @TASK.claim([Case(meets=True)])
 def tasks_of_a_clock_run_at_the_same_time(case: Case, seen: Any) -> Finding:
     """The tasks of a clock run at the same time, in forward too."""
-    todo = "Hand out all tasks of a clock before you wait for one, and give compute whole clocks"
+    todo = "One was waited for before another had begun, or compute was given less than a clock"
     return seen["missed"] and f"{AT_ONCE} did not run at the same time. {todo}"
 
 
@@ -342,15 +341,12 @@ def each_partition_works_on_its_device(case: Case, seen: Any) -> Finding:
 def the_first_error_is_raised(case: Case, seen: Any) -> Finding:
     """The first error in the schedule is raised itself, once all tasks of the clock have ended."""
     if not seen["error"]:
-        return "nothing was raised. Ask every task for its result, which raises what went wrong"
+        return "nothing was raised, though a partition had failed"
     origin, first = seen["origin"], case.fails[0]
     if origin == 3:
-        todo = "Let the error that task.result() raises through: it says where things went wrong"
-        return f"another {seen['error']} came out. {todo}"
+        return f"another {seen['error']} came out, expected the partition's own, which says where things went wrong"
     if origin != first:
-        todo = "Ask the tasks for their results in the order of the schedule"
-        wrong = f"that of partition {origin} came out, expected that of partition {first}"
-        return f"{wrong}, the first. {todo}"
-    todo = "Wait for all of them first: they work on tensors that the caller may change"
+        return f"that of partition {origin} came out, expected that of partition {first}, the first of the schedule"
+    todo = "They still work on tensors that the caller may change"
     early = "the error came out before all tasks of the clock had ended"
     return not seen["ended"] and f"{early}. {todo}"

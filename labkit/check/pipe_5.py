@@ -232,21 +232,21 @@ send a gradient also where it is None.""",
 @TASK.claim([*ONE_STAGE, drawn], core=True)
 def each_op_is_received_run_and_sent(case: Case, seen: Any) -> Finding:
     """A rank takes its ops in turn: receives what an op takes, runs it, sends what it gives."""
-    todo = "receive from another stage, run, send to another stage, all as it is, also None"
-    return _first_difference(case, seen, f"Take the ops of self.schedule.ops[self.rank] in turn: {todo}")
+    todo = "Each op gets what it needs, and what others wait for is sent, as it is"
+    return _first_difference(case, seen, todo)
 
 
 @TASK.claim(SPLIT)
 def a_split_backward_pass_is_two_ops(case: Case, seen: Any) -> Finding:
     """Where backward is split, I computes the input's gradient, and W, later, the weights'."""
-    todo = "I is input_grad, and receives and sends as B does; W is weight_grad alone"
+    todo = "Here I and W are in place of B: labkit/parallel/stage.py says what each computes"
     return _first_difference(case, seen, todo)
 
 
 @TASK.claim(SEVERAL)
 def a_rank_may_have_several_stages(case: Case, seen: Any) -> Finding:
     """A rank may have several stages, the first and the last among them."""
-    return _first_difference(case, seen, "Here a rank has several stages: go by op.stage, not by the rank")
+    return _first_difference(case, seen, "Here a rank has several stages, and an op is about one of them")
 
 
 @TASK.claim(FAILING)
@@ -268,7 +268,7 @@ def loss_and_gradients_are_those_of_one_process(case: Case, seen: Any) -> Findin
 
 
 def _first_difference(case: Case, seen: Any, todo: str) -> str | None:
-    """Return what is wrong with the first call that is not as expected, and what to do."""
+    """Return what is wrong with the first call that is not as expected, and what was to be done."""
     for number, step in enumerate(seen):
         which = "in the second step, for which the first has to leave all as it was, " * number
         place, error = f"{which}at the start", step["error"]

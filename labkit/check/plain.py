@@ -60,7 +60,7 @@ def close(found: Any, expected: Any) -> bool:
 def times_off(found: Any, mean: Any, n: int, near: Callable[[Any, Any], bool] = close) -> str:
     """Return why a gradient is ``n`` times the mean over ``n`` ranks, or an ``n``-th; else ""."""
     if near(found, mean * n):
-        return f"is {n} times too large: it is the sum over {n} ranks. Divide by the world size"
+        return f"is {n} times too large: it is the sum over {n} ranks, and no mean"
     if near(found, mean / n):
         return f"is {n} times too small: it was divided by the world size twice"
     return ""

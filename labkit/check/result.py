@@ -24,7 +24,7 @@ IS_IMPORTED, ENDS = "It can be imported", "It runs to its end"  # go without say
 class Claim:
     """Something that must hold of an answer.
 
-    ``wrong`` is None if it does, else what is wrong and what to do; of a long text, head and tail.
+    ``wrong`` is None if it does, else what is wrong; of a long text, head and tail.
     Without its ``core`` claim an answer has no points.
     """
 

@@ -190,7 +190,7 @@ def weights_are_those_of_one_process(case: Training, seen: Any) -> Finding:
 
 
 def _instead(case: Training, seen: Any, step: int, name: str, rank: int) -> str:
-    """Return what a weight is instead of the right one, and what to do."""
+    """Return what a weight is instead of the right one."""
     start, right, found = weights(case.model()), plain(case)["steps"], seen[rank]["steps"]
     first, ends = start[name], [each["steps"][-1] for each in seen]
     if all(alike(end, start) for end in ends):

@@ -291,7 +291,7 @@ def layers_are_let_go(case: Steps, seen: Any) -> Finding:
 @TASK.claim(CASES)
 def weights_travel_in_the_compute_dtype(case: Steps, seen: Any) -> Finding:
     """Weights are cast before they travel; gradients travel and stay in the dtype of the shard."""
-    to_compute = "the dtype of unit.full: cast the shard first, and fewer bytes travel"
+    to_compute = "the dtype of unit.full, in which fewer bytes travel"
     of_shard = "the dtype of unit.shard, as take_gradients() returns them: fewer bits lose digits"
     for where, _, _, found in each_step(seen):
         for what, names, expected, why in (

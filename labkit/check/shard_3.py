@@ -220,9 +220,9 @@ def drawn_parts(draw: random.Random) -> list[Parts]:
 CASES: list[Any] = [Mlp((4, 6, 2)), Mlp((3, 5, 4)), Mlp((4, 4, 4), bias=False), drawn]
 ALL_PARTS = [*(Parts(**vars(case)) for case in CASES[:-1]), drawn_parts]
 PARTS = {
-    "first.weight": "its outputs, the rows of the matrix, as tensor_split cuts them",
+    "first.weight": "what its outputs need, as tensor_split cuts them",
     "first.bias": "that of its outputs, as tensor_split cuts them",
-    "second.weight": "its inputs, the columns of the matrix, as tensor_split cuts them",
+    "second.weight": "what its inputs need, as tensor_split cuts them",
     "second.bias": "all of it, since each rank has every output",
 }
 
@@ -273,18 +273,18 @@ def output_is_that_of_the_plain_layers(case: Mlp, seen: Any) -> Finding:
         if y.allclose(right):
             continue
         if y.allclose(right + (n - 1) * bias):
-            return f"{what} has the bias {n} times: each rank added it before the sum. Add it after"
+            return f"{what} has the bias {n} times: each rank has added it"
         if y.allclose(right - bias):
-            return f"{what} lacks the bias. Add it after the sum"
+            return f"{what} lacks the bias"
         if n > 1 and (y.allclose(right / n) or y.allclose((right - bias) / n + bias)):
-            return f"{what} is a mean over the ranks. They have parts of a sum: add those up"
+            return f"{what} is a mean over the ranks. They have parts of a sum"
         if (sum(outputs[each] for each in case.together) - (n - 1) * bias).allclose(right):
-            return f"{what} is this rank's part of the sum. Add up all ranks', with SumOverRanks"
+            return f"{what} is this rank's part of the sum, and of no other rank's"
         return f"{what} is neither the plain MLP's nor a part of it{_other_group(case)}"
 
 
 def _other_group(case: Mlp) -> str:
-    return ". Only the ranks of process_group have a part of it: add up theirs" if case.apart else ""
+    return ". Only the ranks of process_group have a part of it" if case.apart else ""
 
 
 @TASK.claim(CASES)
@@ -309,21 +309,19 @@ def gradients_are_those_of_the_plain_layers(case: Mlp, seen: Any) -> Finding:
                 return f"{what} is a mean. What ranks have are parts of a sum"
             own = [seen[each]["found"][name] for each in case.together]
             if name == "the input" and sum(own).allclose(right):
-                to_do = "Add up all ranks', in CopyToRanks' backward"
-                return f"{what} is what comes from this rank's outputs alone. {to_do}"
+                return f"{what} is what comes from this rank's outputs alone"
             return f"{what} is not that of the plain MLP{_other_group(case)}"
 
 
 @TASK.claim(CASES)
 def one_all_reduce_a_pass(case: Mlp, seen: Any) -> Finding:
     """The pair of layers forms one sum in forward, of the output, and one in backward."""
-    between = "Between the layers nothing travels: an activation needs its own number alone"
     for rank, forward, backward in _passes(seen):
-        for calls, where, why in ((forward, "forward", f". {between}"), (backward, "backward", "")):
+        for calls, where in ((forward, "forward"), (backward, "backward")):
             again = [call for call, times in Counter(calls).items() if times > 1 and call[0] not in ("send", "recv")]
             if again or (not calls and case.part(rank)[1] > 1):
                 names = listed([name for name, _ in calls]) or "none"
-                return f"rank {rank} makes {len(calls)} calls in {where} ({names}), expected 1{why}"
+                return f"rank {rank} makes {len(calls)} calls in {where} ({names}), expected 1"
 
 
 def _passes(seen: Any) -> Iterator[tuple[int, list[tuple[str, Any]], list[tuple[str, Any]]]]:

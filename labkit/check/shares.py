@@ -94,7 +94,7 @@ def each_parameter_has_one_owner(case: Shares, seen: Any) -> Finding:
         return f"every rank's optimizer holds all parameters, so no memory is saved. {keep}"
     if counts == {N - 1} and case.world_size == N:
         return f"each parameter is held by all ranks but one. {keep}"
-    disagree = "ranks disagree about owners. Decide by order and size, which all ranks know"
+    disagree = "ranks disagree about owners, and each has to find the same ones"
     for n, ranks in enumerate(holders):
         if not ranks:
             frozen = ", which is frozen and may be unfrozen later" * (n == 0)

@@ -114,7 +114,7 @@ def summary(grades: Sequence[Grade], points: Points) -> Iterator[str]:
         yield ""
         yield "what is wrong how often, the most frequent first"
         yield from (f"{n:>4} × {text}" for text, n in found[:MAX_FINDINGS])
-        yield from [f"     and {len(found) - MAX_FINDINGS} others: see grades.csv"] if found[MAX_FINDINGS:] else []
+        yield from [f"     and {len(found) - MAX_FINDINGS} more: see grades.csv"] if found[MAX_FINDINGS:] else []
     if broken := sum(bool(grade.broken_rules) for grade in read):
         yield f"{broken} of {len(read)} use what they should not: see broken_rules in grades.csv"
     if unread := [grade.name for grade in grades if grade.error]:

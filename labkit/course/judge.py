@@ -37,7 +37,7 @@ from labkit.base.texts import listed, shorten
 from labkit.check import CheckResult, check, record
 from labkit.course.student import NOT_OURS
 from labkit.launch import launch
-from labkit.ranks.server_handle import PACKAGES
+from labkit.ranks.server_handle import PACKAGES, forks
 
 LIMIT_S = 180.0  # for a task; check itself stops an answer that never ends, case by case
 START_S = 300.0  # until the process can judge: on a busy machine it takes long to import torch
@@ -261,7 +261,11 @@ def main(descriptor: int, scratch: str) -> None:
             os.chdir(Path(copy).parent)  # what an answer writes here is none of the lab's files
             sys.path[0], base_lab.PACKAGE = copy, Path(copy, "labkit")
             grader.send_bytes(json.dumps(check(task, seed=seed).to_json()).encode())
-    shutil.rmtree(scratch, ignore_errors=True)
+    forks.stop()
+    until = time.monotonic() + END_S
+    while os.path.exists(scratch) and time.monotonic() < until:  # ranks that still end use it
+        shutil.rmtree(scratch, ignore_errors=True)
+        time.sleep(STEP_S)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ turns               ways to do a step take turns: one loop, and what is read off
 listings            the code of student files, or where it is to be written
 diffs               a file as its diff to another one
 ladder              the files of examples/, run and compared
-gradient_sync       the BERT and the batches of notebook 05, and its tables
+gradient_sync       the BERT and the batches whose gradients are agreed on in three ways, and tables
 kept_memory         the bytes that autograd keeps for backward
 published_results   what others measured, beside the reader's own
 host_cost           what a call of a collective costs its rank
@@ -13,5 +13,5 @@ by_hand             the translation task in processes of the reader's run_proces
 sorted_shards       what training on shards of short and of long sentences does to the loss
 terminals           commands that run beside a notebook, as in a terminal
 living_bytes        what lives on a rank at every moment of training, by what it is for
-sharding            the layers that notebook 07 trains, and what a step of them sends
+sharding            the layers that are sharded, and what a step of them sends
 """

@@ -1,4 +1,4 @@
-"""Hold the model and the batches that notebook 05 trains on, and its tables."""
+"""Hold a BERT and the batches whose gradients are agreed on in three ways, and tables of that."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from labkit.train.trainer import Batch, sum_over_ranks, world
 
 
 def small_bert(corpus: EntailmentCorpus, seed: int = 0) -> Any:
-    """Return the model that notebook 05 trains, on this rank's device: the same for a seed.
+    """Return a small BERT, on this rank's device: the same for a seed.
 
     Its two buffers, the numbers of positions and token types, never change. Here they are constants
     of the model, so DDP does not broadcast them before each forward pass.

@@ -1,4 +1,4 @@
-"""Read off a step when its gradients are ready and its buckets travel: what notebook 04 draws."""
+"""Read off a step when its gradients are ready and its buckets travel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from labkit.trace import span
 
 
 def small_gpt2() -> Any:
-    """Return the model that notebook 04 trains: 4 layers, 3.5 MB of parameters."""
+    """Return the model whose step is drawn: 4 layers, 3.5 MB of parameters."""
     return gpt2("mini", n_layer=4, n_embd=128, vocab_size=512, n_positions=64)
 
 

@@ -1,4 +1,4 @@
-"""Build what notebook 07 trains, and count what a step of it keeps and sends.
+"""Build what is sharded, and count what a step of it keeps and sends.
 
 A ``way`` takes a model, and returns the model to train, its optimizer, and what to call after
 backward; ``step`` is the notebook's, and takes these three and rows.
@@ -30,7 +30,7 @@ LAYER_BYTES = 4 * (WIDTH + 1) * WIDTH
 
 
 def network() -> nn.Sequential:
-    """Return the model that notebook 07 trains, on this rank's device: the same on every rank."""
+    """Return the model that is sharded, on this rank's device: the same on every rank."""
     torch.manual_seed(0)
     return nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(LAYERS))).to(device())
 

@@ -1,4 +1,4 @@
-"""Train with short sentences on one rank and long ones on the other: what notebook 01 measures.
+"""Train with short sentences on one rank and long ones on the other.
 
 A ``train(model, batches, weighted)`` is given by the notebook: with the mean that counts each token
 alike, or with the plain mean of the ranks' gradients.

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.base import machine
+from labkit.base.course import CourseError, course
 from labkit.base.lab import lab, outside
 from labkit.base.rendezvous import PORT, MeetingError, is_loopback, own_port, resolve
 from labkit.launch import BACKENDS, RankError, launch
@@ -46,6 +47,7 @@ class Task(NamedTuple):
     - ``in_terminal``: ``train`` where each rank has a terminal of its own.
     - ``folder``: of the lab's runs, where its results go if no flag says so; date and time follow.
     - ``own_flags``: gives the flags that are the lab's own, of all that somebody may type.
+    - ``defaults``: gives options that the lab's course decides.
     """
 
     description: str
@@ -55,13 +57,17 @@ class Task(NamedTuple):
     in_terminal: Callable[..., metrics.TrainingResult]
     folder: str = ""
     own_flags: Callable[[Sequence[str]], list[str]] = list
+    defaults: Callable[[], dict[str, Any]] = dict
 
 
 TRANSLATE = "Train GPT-2 to translate, German into English or what --languages says."
 GLUE = "Train BERT to tell what follows from a text."
 GLUE_IN_TERMINAL = functools.partial(glue, every_rank_prints=True)
 TASKS = {
-    "translate": Task(TRANSLATE, TranslateConfig, load, translate, translate, "translate"),
+    "translate": Task(
+        *(TRANSLATE, TranslateConfig, load, translate, translate, "translate"),
+        defaults=lambda: {"languages": [*course().languages]},
+    ),
     "glue": Task(GLUE, GlueFlags, load_glue, glue, GLUE_IN_TERMINAL, own_flags=without_assignment_flags),
 }
 
@@ -177,6 +183,10 @@ def _parser_of(argv: Sequence[str], prog: str = PROG) -> tuple[Any, str, list[st
     usage = f"{prog} {name} [FLAG ...]    --help lists them"
     configs, about = [TASKS[name].config, StartFlags], TASKS[name].description
     parser = HfArgumentParser(configs, prog=f"{prog} {name}", usage=usage, description=about)
+    try:
+        parser.set_defaults(**TASKS[name].defaults())
+    except CourseError as error:
+        parser.error(str(error))
     return parser, name, list(argv[1:])
 
 

@@ -15,7 +15,7 @@ FROM_1 = [(call, call.replace(")", ", 1)")) for call in (GATHER, SCATTER)]
 
 WRONG = {
     gradients.mean_is_the_gradient_of_the_batch: {
-        "gathers into one tensor": ("not [tensor] * n", (LIST, "[torch.empty_like(gradient)] * world_size")),
+        "gathers into one tensor": ("'s shard, on every rank", (LIST, "[torch.empty_like(gradient)] * world_size")),
     },
     calls_have_ended: {
         "does not wait": ("never called wait()", (SCATTER, "dist.scatter(gradient, means, async_op=True)")),

@@ -42,9 +42,9 @@ WRONG = {
         "divides twice": ("3 times too small", (SUM, f"parameter.grad /= 3; {SUM}")),
         "divides only": ("own shard divided by 3", (SUM, "pass")),
         "divides by two": ("neither the mean over the ranks", (DIVIDE, "parameter.grad /= 2")),
-        "first parameter only": ("get_world_size(). 9 of 12 gradients are wrong", (DIVIDE, f"{DIVIDE}; break")),
+        "first parameter only": ("the rank's own shard. 9 of 12 gradients are wrong", (DIVIDE, f"{DIVIDE}; break")),
         "rank 0 decides": ("rank 0's shard, on every", (SUM, "dist.broadcast(parameter.grad, 0)"), (DIVIDE, "pass")),
-        "removes the gradients": ("is gone (None)", (DIVIDE, "parameter.grad = None")),
+        "removes the gradients": ("is gone: it is None", (DIVIDE, "parameter.grad = None")),
         "differs in the last bits": ("ranks differ in the last bits of first.weight", (DIVIDE, LAST_BITS)),
         "divides by three": ("neither the mean over the ranks", (DIVIDE, "parameter.grad /= 3")),
         "in single precision": (

@@ -43,7 +43,7 @@ WRONG = {
         "divides what is on its way": ("was changed while it was on its way", (WAIT, f"bucket.buffer /= 3; {WAIT}")),
     },
     claims.gradients_are_averaged: {
-        "collects nothing": ("is still the rank's own: collect it into its bucket", (COLLECT, "bucket.m")),
+        "collects nothing": ("is still the rank's own", (COLLECT, "bucket.m")),
         "divides each bucket once more": ("3 times too small", (WAIT, f"{WAIT}; bucket.buffer /= 3")),
         "does not divide": ("3 times too large", (MARK, f"{MARK}; bucket.views[position] *= 3")),
         "takes the sum": ("3 times too large", (WAIT, f"{WAIT}; bucket.buffer *= 3")),

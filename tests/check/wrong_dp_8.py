@@ -45,10 +45,10 @@ WRONG = {
     claims.a_failure_ends_all: {
         "hides a failure": ("as if all were well", (END, "    except Exception:\n        pass\n" + END)),
         "raises an error of its own": (
-            "not say why: let",
+            "not say why: expected",
             (END, "    except Exception:\n        raise OSError\n" + END),
         ),
-        "waits for one after the other": ("rank 0 still ran to its end: wait", (WAIT, ONE_BY_ONE)),
+        "waits for one after the other": ("rank 0 still ran to its end, though", (WAIT, ONE_BY_ONE)),
     },
     claims.no_process_is_left: {
         "is not ready for an interrupt": ("keyboard: 1 of 1 were still running", (END, "    finally:\n        pass\n")),

@@ -25,7 +25,10 @@ COMPLETE = {
 }
 CUT = {
     "a partition for each module": ("it gave ['a', 'b', 'c', 'd'], expected ['a', 'bcd']: neighbours", (NEW, "True")),
-    "begins one for a new device only": ("['a', 'bc'], expected ['a', 'b', 'c']: com", (NEW, "device not in devices")),
+    "begins one for a new device only": (
+        "['a', 'bc'], expected ['a', 'b', 'c']: modules",
+        (NEW, "device not in devices"),
+    ),
     "takes None for a device": ("nothing says where a ReLU is", ("device is not None and ", "")),
     "plain cpu is one more device": ("it gave ['a', 'b', 'c', 'd'], exp", first(f"device = device or {OF_PARAMETERS}")),
 }

@@ -32,7 +32,7 @@ WRONG = {
         "does each task twice": ("it called partitions [0, 0], expected [0]", other("sorted(schedule * 2)")),
         "j for i": ("2 with micro-batch 0 as it came. For each pair (i, j)", other("[(j, i) for i, j in schedule]")),
         "in the thread that calls": ("it ran partition 0 in a thread that is not a worker", (PUT, "task.run()")),
-        "one worker for all": ("in the worker of partition 0. Hand each task", (PUT, PUT.replace("[j]", "[0]"))),
+        "one worker for all": ("in the worker of partition 0. A worker runs its own", (PUT, PUT.replace("[j]", "[0]"))),
     },
     claims.results_take_their_places: {
         "tasks that keep everything": ("A Task takes along to the worker that of the thread", OWN_TASKS),
@@ -78,7 +78,10 @@ WRONG = {
         "brings the output back": ("the output was put on another", (OUTPUT, f"{OUTPUT}.to(x.device)")),
     },
     claims.the_first_error_is_raised: {
-        "goes on after an error": ("raised a ValueError: nothing was raised. Ask every task", where_it_fails("pass")),
+        "goes on after an error": (
+            "raised a ValueError: nothing was raised, though a partition",
+            where_it_fails("pass"),
+        ),
         "a new error": ("another ValueError came out", where_it_fails("raise type(error)(str(error)) from None")),
         "raises the last failure": ("0 came out, expected that of partition 1", where_it_fails(LAST_FAILURE)),
         "waits for all but the last": ("[2] raised a ValueError: the error came", ("in tasks:", "in tasks[:-1]:")),

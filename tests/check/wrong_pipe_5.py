@@ -32,7 +32,7 @@ def then(lines: str) -> tuple[str, str]:
 
 
 CALLS = {
-    "does nothing": ("rank 0 of 3: at the start it called finish(), expected forward(0F0). Take", ops("[]")),
+    "does nothing": ("rank 0 of 3: at the start it called finish(), expected forward(0F0). Each", ops("[]")),
     "an iterator for ever": ("in the second step, ", ops("self.__dict__.setdefault('rest', iter(OPS))")),
     "receives on stage 0": ("ValueError: 0F0 takes nothing from another stage (labkit/pipe.py", x(INPUT, RECEIVE)),
     "sends the loss": ("it raised ValueError: 2F0 gives nothing to another stage", (NOT_LAST, "if True:")),

@@ -23,12 +23,12 @@ WRONG = {
     },
     claims.each_rank_keeps_its_part: {
         "keeps all of the first": (
-            "its outputs, the rows of the matrix",
+            "what its outputs need",
             (COLUMN_WEIGHT, "linear.weight.detach().clone()"),
         ),
-        "cuts the first by inputs": ("its outputs, the rows of the matrix", (COLUMN_WEIGHT, ROW_WEIGHT)),
+        "cuts the first by inputs": ("what its outputs need", (COLUMN_WEIGHT, ROW_WEIGHT)),
         "keeps all of the first's bias": ("rank 0's first.bias", (COLUMN_BIAS, "linear.bias.detach().clone()")),
-        "cuts the second by outputs": ("its inputs, the columns of the matrix", (ROW_WEIGHT, COLUMN_WEIGHT)),
+        "cuts the second by outputs": ("what its inputs need", (ROW_WEIGHT, COLUMN_WEIGHT)),
         "keeps the layer": (
             "rank 0 keeps first.linear.bias as well",
             (f"torch.nn.Parameter({COLUMN_WEIGHT})", f"torch.nn.Parameter({COLUMN_WEIGHT}); self.linear = linear"),

@@ -48,6 +48,8 @@ def one_judge() -> Iterator[Judge]:
     with Judge() as process:
         yield process
         started = psutil.Process(process._process.pid).children(recursive=True)
+        process.end(idle=True)  # all that it sees is a closed connection, as where the grader was killed
+        assert not process.scratch.exists()
     assert not [each for each in started if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
 
 

@@ -293,14 +293,24 @@ def test_answers_in_the_file_of_questions_are_sealed_and_notebooks_read_them_as_
     assert answers == {name: words("questions", name)["answer"] for name in shipped} != {}
 
 
-# One file without marks whose tests reach a TODO in ranks, and one of marked tests in this process.
-FAST_TESTS = ["tests/test_parallel_linear.py", "tests/test_pipe.py"]
+# A file without marks, whose tests reach a TODO here and in a rank, and one of marked tests.
+TESTS = ["tests/test_mine.py", "tests/test_pipe.py"]
+MINE = """
+from labkit import dp
+from labkit.launch import launch
+
+def test_here():
+    assert dp.assign_buckets([1, 9, 1], 8) == [[2, 1], [0]]
+
+def test_in_a_rank():
+    assert launch(dp.assign_buckets, [1, 9, 1], 8, world_size=1, init=False).values == [[[2, 1], [0]]]
+"""
 
 
 def outcomes(folder: Path) -> Counter[str]:
-    """Run FAST_TESTS as make test does, with the folder's own labkit; return how many ended how."""
+    """Run TESTS as make test does, with the folder's own labkit; return how many ended how."""
     options = ["-q", "-rs", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not slow"]
-    ended = warm_python.run("-m", "pytest", *options, *FAST_TESTS, folder=folder, PYTHONPATH=str(folder))
+    ended = warm_python.run("-m", "pytest", *options, *TESTS, folder=folder, PYTHONPATH=str(folder))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return Counter({what: int(n) for n, what in re.findall(r"(\d+) (passed|skipped)", ended.stdout)})
 
@@ -310,6 +320,7 @@ def outcomes(folder: Path) -> Counter[str]:
 def test_tests_of_an_edition_are_green_while_nothing_is_done_and_more_of_them_run_once_all_is(tmp_path):
     edition = tmp_path / "edition"
     write_student_edition(edition)
+    (edition / TESTS[0]).write_text(MINE)
     to_do = outcomes(edition)
     for name in STUDENT_FILES:
         (edition / name).write_text(

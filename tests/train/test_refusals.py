@@ -166,3 +166,16 @@ def test_each_unfilled_task_that_is_needed_is_named_and_no_other(flags, needed, 
         says = f"TODO {unfilled}: line 7: this training needs it" if unfilled in needed else "ranks were started"
         with pytest.raises(SystemExit, match=says):
             train.main(flags.split())
+
+
+def test_a_course_says_which_languages_are_translated_unless_a_flag_does(tmp_path, monkeypatch, capsys):
+    (tmp_path / "notebooks").mkdir()
+    own = tmp_path / "course.toml"
+    own.write_text('title = "T"\nlanguages = ["sv", "en"]\n[[parts]]\nname = "A"\ntasks = ["dp.1"]\n')
+    monkeypatch.chdir(tmp_path)
+    assert command.parse(["translate"])[0].languages == ["sv", "en"]
+    assert command.parse(["translate", "--languages", "de", "en"])[0].languages == ["de", "en"]
+    own.write_text("title = ")
+    with pytest.raises(SystemExit, match="2"):
+        command.parse(["translate"])
+    assert f"error: {own} is not TOML" in capsys.readouterr().err
