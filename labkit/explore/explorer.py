@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,6 +33,10 @@ class Explorer(StaticFallback, ipywidgets.VBox):
     def static_form(self) -> StaticForm:
         """Return what stands for the explorer in print."""
         raise NotImplementedError
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str | None:
+        """Write the explorer, as it stands, to ``path``: see :meth:`Timeline.to_html`."""
+        return self.timeline.to_html(path)
 
     def say(self, text: str) -> None:
         """Say ``text`` in the line above the picture, which a screen reader reads aloud."""

@@ -43,7 +43,7 @@ def test_a_wrong_dp_6_is_said_and_the_explorer_lives_on():
 @task("dp.6")
 def test_its_file_has_the_picture_of_each_bucket_size_and_is_small():
     explorer = bucket_explorer()
-    page = explorer.timeline.to_html()
+    page = explorer.to_html()
     assert len(page) < 250_000
     _, content = script_of(page)
     (control,) = content["library"]["controls"]
