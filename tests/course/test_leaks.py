@@ -71,7 +71,7 @@ def texts(folder: Path) -> Iterator[tuple[str, list[str]]]:
         if file.suffix == ".ipynb":
             cells = json.loads(file.read_text())["cells"]
             yield file.relative_to(folder).as_posix(), "\n".join("".join(cell["source"]) for cell in cells).split("\n")
-        elif file.is_file() and file.suffix not in (".png", ".pyc"):
+        elif file.is_file() and file.suffix not in (".png", ".pyc", ".deflated"):
             yield file.relative_to(folder).as_posix(), file.read_text().splitlines()
 
 
