@@ -5,16 +5,16 @@ import ast
 import builtins
 import contextlib
 import json
-import keyword
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
 
 from labkit.course import student
+from labkit.course.leaks import normalised, pieces
 from labkit.course.student import write_student_edition
 from labkit.todo import TASKS, task_file
 
@@ -30,28 +30,6 @@ def real_edition(tmp_path_factory):
 
 
 # --- by lines -------------------------------------------------------------------------------------
-
-
-MIN_LETTERS = 30  # of what is long enough to be a solution's, and nobody else's
-OBJECTS = "x:list[x]=[None]*x.get_world_size()"  # what all_gather_object fills
-IDIOMS = {("x,x=x.get_rank(),x.get_world_size()",), (OBJECTS,), (OBJECTS, "x.all_gather_object(x,x)")}
-
-
-def normalised(lines: Sequence[str]) -> list[str]:
-    """Return lines without comments and spaces, without the marks of a diff, a quotation or a
-    comment before them, and with ``x`` for each name."""
-    known = {*keyword.kwlist, *dir(builtins)}
-    code = [re.sub(r"\s#.*$", "", re.sub(r'^[\s+>#`"-]+', "", line)) for line in lines]
-    code = [re.sub(r"(?<![.\w])[A-Za-z_]\w*", lambda name: name[0] if name[0] in known else "x", line) for line in code]
-    return [line for line in (re.sub(r"\s", "", line) for line in code) if line]
-
-
-def pieces(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield what tells code: long lines, and pairs of lines with at most one between them."""
-    for i, line in enumerate(lines):
-        for piece in [(line,), *((line, after) for after in lines[i + 1 : i + 3])]:
-            if sum(map(len, piece)) >= MIN_LETTERS and piece not in IDIOMS:
-                yield piece
 
 
 def solutions() -> dict[tuple[str, ...], str]:
