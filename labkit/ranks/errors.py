@@ -143,6 +143,7 @@ _SHELL = _PACKAGE + "shell.py"  # whose exit() a cell may call
 _IPYTHON = os.sep + os.path.join("IPython", "core", "")
 _DATA_LOADER = os.path.join("utils", "data", "dataloader.py")
 _MULTIPROCESSING = os.path.dirname(multiprocessing.__file__) + os.sep
+_HEADING = re.compile(r"(Current thread|Thread) 0x")  # of a thread, in a dump
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")  # what is not ASCII, in a dump
 
 
@@ -204,8 +205,11 @@ def readable_stacks(dump: str) -> str:
     It has source lines, and the most recent call comes last.
     """
     threads = _ESCAPED.sub(_character, dump).split("Extension modules:")[0].split("\n\n")
-    stacks = [text for text in map(_readable_stack, threads) if text]
-    if len(stacks) == 1 and stacks[0].startswith("Current thread"):
+    texts = [text for text in map(_readable_stack, threads) if text]
+    stacks = list(
+        {_HEADING.sub("", text): text for text in texts}.values()
+    )  # one that was asked twice wrote them twice
+    if len(stacks) == 1 and _HEADING.match(stacks[0]):
         return stacks[0].partition("\n")[2]
     return "\n\n".join(stacks)
 
@@ -248,6 +252,6 @@ def _readable_stack(thread: str) -> str:
         frames.append(f"{line}\n    {source}" if source else line)
     while frames and _IPYTHON in frames[-1]:  # on its way to a rank's cell
         frames.pop()
-    if not frames and any("Thread 0x" in line for line in heading):
+    if not frames and any(map(_HEADING.match, heading)):
         return ""
     return "\n".join([*heading, *reversed(frames)]).strip()

@@ -37,7 +37,8 @@ from labkit.ranks.messages import NOWHERE, Completed, Done, Failed, Progress, Ra
 from labkit.ranks.plan import LaunchPlan
 from labkit.ranks.rank_config import CallerEnvironment, working_directory
 from labkit.ranks.rank_handle import Died, RankHandle
-from labkit.ranks.rank_process import STACKS_SIGNAL
+from labkit.ranks.rank_process import STUCK_SIGNAL
+from labkit.ranks.rank_state import STACKS_SIGNAL
 from labkit.ranks.server_handle import ServerHandle
 
 GRACE_S = 0.25  # after a first failure, how long to listen for the one that caused it
@@ -330,17 +331,23 @@ class RankPool:
     def stacks(self) -> dict[int, str]:
         """Return every rank's Python stack, now."""
         stuck = [handle for handle in self._unanswered() if handle.pid is not None]
-        for handle in stuck:
-            handle.signal(STACKS_SIGNAL)
-        end, sizes = time.monotonic() + STACKS_S, [-1]
-        while stuck and time.monotonic() < end:  # until every stack is there and none grows any more
-            time.sleep(0.05)
-            previous, sizes = sizes, [os.fstat(handle.stacks.fileno()).st_size for handle in stuck]
-            if sizes == previous and all(sizes):
-                break
+        self._ask_for_stacks(stuck, STACKS_SIGNAL)
+        # One whose C code keeps Python's lock writes none, nor does one that has not begun.
+        self._ask_for_stacks([handle for handle in stuck if not handle.stack_bytes()], STUCK_SIGNAL)
         server = self._server.pid
         not_yet = STOPPED_SERVER.format(server) if server and _is_stopped(server) else NOT_YET_STARTED
         return {handle.rank: _where(handle, not_yet) for handle in self.handles}
+
+    def _ask_for_stacks(self, handles: Sequence[RankHandle], number: int) -> None:
+        """Send a signal; wait until every stack is there and none grows any more, for STACKS_S."""
+        for handle in handles:
+            handle.signal(number)
+        end, sizes = time.monotonic() + STACKS_S, [-1]
+        while handles and time.monotonic() < end:
+            time.sleep(0.05)
+            previous, sizes = sizes, [handle.stack_bytes() for handle in handles]
+            if sizes == previous and all(sizes):
+                break
 
     def _drain(self, display: CellDisplay) -> None:
         end = time.monotonic() + DRAIN_S  # something that a rank started may go on printing

@@ -62,7 +62,7 @@ class Loops(NamedTuple):
 class Rank:
     """This process as a rank: the connection to the notebook, and the loop that serves it."""
 
-    def __init__(self, connection: socket.socket, config: RankConfig, listener: int):
+    def __init__(self, connection: socket.socket, config: RankConfig, listener: int, stacks: int):
         self.connection, self.config, self.listener = connection, config, listener
         self.store: Any = None
         self._hosted: Any = None  # rank 0 keeps the store that it hosts, though it may connect to it anew
@@ -70,7 +70,7 @@ class Rank:
         self._sending = threading.Lock()
         self._groups = 0
         self._entered: CallerEnvironment | None = None  # by the last cell
-        self._watch = RankWatch(self.send, config.timeout_s)
+        self._watch = RankWatch(self.send, stacks, config.timeout_s)
         self._sockets: GroupSockets | None = None  # of ranks that run cells
         self.loops = Loops(Counter(), Counter())  # that progress has watched in this call
         self._calls = CallReader(connection, self.send, self._end_waits) if config.cells else None
@@ -305,14 +305,14 @@ class Rank:
 current: Rank | None = None  # set in a rank, None everywhere else
 
 
-def serve(pickled_config: bytes | bytearray, connection: socket.socket, listener: int) -> None:
+def serve(pickled_config: bytes | bytearray, connection: socket.socket, listener: int, stacks: int) -> None:
     """Be the rank of a config until the notebook closes the connection.
 
-    ``listener`` is rank 0's to keep.
+    ``listener`` is rank 0's to keep; ``stacks`` is a file descriptor.
     """
     global current
     config: RankConfig = pickling.loads(pickled_config)
     if config.rank != 0:
         os.close(listener)  # rank 0 alone hosts the store
-    current = Rank(connection, config, listener)
+    current = Rank(connection, config, listener, stacks)
     current.serve()

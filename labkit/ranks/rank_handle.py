@@ -106,6 +106,10 @@ class RankHandle:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.control.send(bytes([number]))
 
+    def stack_bytes(self) -> int:
+        """Return how much of its stack it has written."""
+        return os.fstat(self.stacks.fileno()).st_size
+
     def stack(self) -> str:
         """Return the stack that faulthandler has written, at a crash or when the time was up."""
         self.stacks.seek(0)

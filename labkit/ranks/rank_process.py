@@ -16,7 +16,7 @@ from labkit.base.parent import end_with_parent
 from labkit.ranks import rank
 from labkit.ranks.fork_server import adopt_orphans
 
-STACKS_SIGNAL = signal.SIGUSR1  # which a server blocks, and a rank lets through once it is ready for it
+STUCK_SIGNAL = signal.SIGUSR1  # which a server blocks, and a rank lets through once it is ready for it
 
 
 def run(config: bytes | bytearray, connection: socket.socket, output: int, stacks: int, listener: int) -> int:
@@ -35,10 +35,11 @@ def run(config: bytes | bytearray, connection: socket.socket, output: int, stack
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
     _redirect_output(output)
     faulthandler.enable(stacks)
-    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [STACKS_SIGNAL])
+    # Written whatever holds Python's lock: asked only of a rank whose watch does not get it.
+    faulthandler.register(STUCK_SIGNAL, file=stacks, all_threads=True)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [STUCK_SIGNAL])
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        rank.serve(config, connection, listener)
+        rank.serve(config, connection, listener, stacks)
     atexit._run_exitfuncs()
     return 0
 

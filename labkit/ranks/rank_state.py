@@ -3,12 +3,13 @@
 A thread looks at the rank every LOOK_S. As long as the rank computes or gets on, it says nothing.
 Once nothing has changed between two looks, it sends a :class:`RankState`: where the rank is, what
 it waits for (:mod:`labkit.ranks.thread_wait`), and what it has begun
-(:mod:`labkit.ranks.work_log`).
+(:mod:`labkit.ranks.work_log`). Asked by a signal, it writes where all threads are.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import itertools
 import math
 import os
@@ -29,6 +30,8 @@ if TYPE_CHECKING:  # it loads torch
     from labkit.ranks.work_log import WorkLog
 
 LOOK_S = 0.5
+# Blocked in a rank and in what it starts: a signal that few use. macOS has none to wait for.
+STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGURG)
 WATCHES = "labkit.watch"  # the name of threads that only look on
 OWN_HANDLERS: list[Any] = [signal.default_int_handler]  # of signals, that no one but the lab has called
 BUSY_S = 0.005  # of CPU time between two looks: a rank that has used more is at work, or waits for its GPU
@@ -47,11 +50,12 @@ class _Look(NamedTuple):
 class RankWatch:
     """The thread that looks at this rank; ``send`` takes what it sees while the rank is still.
 
-    Each call may take ``timeout_s``. ``log`` is to be set once the rank has loaded torch.
+    It writes stacks to the file descriptor ``stacks``, once STACKS_SIGNAL asks for them. Each call
+    may take ``timeout_s``. ``log`` is to be set once the rank has loaded torch.
     """
 
-    def __init__(self, send: Callable[[RankState], None], timeout_s: float = math.inf):
-        self._send, self._timeout_s = send, timeout_s
+    def __init__(self, send: Callable[[RankState], None], stacks: int, timeout_s: float = math.inf):
+        self._send, self._stacks, self._timeout_s = send, stacks, timeout_s
         self.log: WorkLog | None = None
         self._main = threading.main_thread().ident
         self.calls, self.in_call, self.stopped = 0, False, False
@@ -73,7 +77,7 @@ class RankWatch:
     def _look_on(self) -> None:
         before, told, since_ns = self._look(), (), 0
         while not self.stopped:
-            time.sleep(LOOK_S)
+            self._sleep()
             now = self._look()
             still, before = self._stood_still(before, now), now
             if not still:
@@ -86,6 +90,18 @@ class RankWatch:
                         self._send(state)
                 except Exception:  # the notebook has gone: this rank is about to
                     return
+
+    def _sleep(self) -> None:
+        """Let LOOK_S pass, and write stacks as often as they are asked for.
+
+        This thread has Python's lock while it writes. What writes without, as a signal handler of
+        faulthandler's does, reads frames that another thread may free meanwhile: the rank crashes.
+        """
+        if sys.platform == "darwin":  # has no sigtimedwait
+            time.sleep(LOOK_S)
+        else:
+            while signal.sigtimedwait([STACKS_SIGNAL], LOOK_S):
+                faulthandler.dump_traceback(self._stacks, all_threads=True)
 
     def _look(self) -> _Look:
         places = {ident: (id(frame), frame.f_lasti) for ident, frame in _threads().items()}

@@ -14,7 +14,8 @@ from multiprocessing import resource_tracker
 
 from labkit.ranks import fork_server, messages
 from labkit.ranks.rank_config import check_folders, environment
-from labkit.ranks.rank_process import STACKS_SIGNAL
+from labkit.ranks.rank_process import STUCK_SIGNAL
+from labkit.ranks.rank_state import STACKS_SIGNAL
 
 # torch first: ranks can start once the server has it. The others follow.
 PACKAGES = [
@@ -129,7 +130,7 @@ class ServerHandle:
                 tracker = resource_tracker.getfd() or 0
                 call = f"fork_server.serve({servers_end.fileno()}, {tracker}, {self.packages!r}, {self.fork})"
                 # The mask is inherited: a rank may be asked for its stack before it can answer.
-                mask = signal.pthread_sigmask(signal.SIG_BLOCK, [STACKS_SIGNAL])
+                mask = signal.pthread_sigmask(signal.SIG_BLOCK, [STACKS_SIGNAL, STUCK_SIGNAL])
                 try:
                     self._process = subprocess.Popen(
                         fork_server.python(f"from labkit.ranks import fork_server; {call}"),

@@ -54,7 +54,7 @@ def test_stores_are_opened_without_a_name_server(monkeypatch):
         rank_start._meet(rank_start.ByHand(1, 2, port=server.getsockname()[1]), 60.0)
     place = SimpleNamespace(rank=1, world_size=2, master_port=4711, cells=False, timeout_s=60.0)
     with socket.socket() as connection:
-        Rank(connection, place, listener=-1)._meet()
+        Rank(connection, place, listener=-1, stacks=-1)._meet()
     assert found == [socket.EAI_NONAME] * 2
 
 

@@ -40,7 +40,6 @@ def test_beside_a_long_message_every_frame_stays_in_the_traceback():
 def test_a_frame_between_two_lines_stands_in_the_stack_without_its_source():
     dump = f'Thread 0x00007f0000000000 (most recent call first):\n  File "{__file__}", line ??? in step\n'
     assert readable_stacks(dump + f'  File "{__file__}", line 1 in train').splitlines() == [
-        "Thread 0x00007f0000000000 (most recent call last):",
         f'  File "{__file__}", line 1 in train',
         f"    {linecache.getline(__file__, 1).strip()}",
         f'  File "{__file__}", line ??? in step',
