@@ -48,6 +48,7 @@ from labkit.ranks.imported_lab import ImportedLab, forget_lab
 STATUS = struct.Struct("!qq")
 LEAVE_S = 2.0  # how long a rank may take to end by itself
 MAX_DESCRIPTORS = 8  # in one request
+USES_MODELS = b"m"  # a request of a notebook with models: else each rank imports transformers itself, for 3 s
 
 
 def serve(requests_fd: int, tracker: int, packages: list[str], fork: bool) -> None:
@@ -128,8 +129,12 @@ class _ForkServer:
     # --- ranks ------------------------------------------------------------------------------------
 
     def _handle_request(self) -> None:
-        if self._may_import():  # first torch; the others at the latest with the launches that follow
+        # First torch; the others at the latest with the launches that follow.
+        uses_models = self.requests.recv(1, socket.MSG_PEEK) == USES_MODELS
+        while self._may_import():
             self._import_next_package()
+            if not uses_models:
+                break
         fds = socket.recv_fds(self.requests, 1, MAX_DESCRIPTORS)[1] if self.serving else []
         if not fds:
             self._stop_serving()

@@ -70,7 +70,9 @@ class ServerHandle:
                 self._keep_running()
                 assert self._requests is not None
                 with contextlib.suppress(OSError):  # the server has ended: the control tells
-                    socket.send_fds(self._requests, [b"r"], [servers_end.fileno(), *fds])
+                    uses_models = not sys.modules.keys().isdisjoint(("labkit.models", "transformers"))
+                    kind = fork_server.USES_MODELS if uses_models else b"r"
+                    socket.send_fds(self._requests, [kind], [servers_end.fileno(), *fds])
         except BaseException:
             control.close()
             raise
