@@ -74,7 +74,7 @@ class _ForkServer:
     """Starts ranks, passes signals on, reports how they ended, and ends those it has to."""
 
     def __init__(self, requests: socket.socket, packages: list[str], fork: bool):
-        self.requests, self.packages, self.fork = requests, packages, fork
+        self.requests, self.packages, self.fork = requests, packages, fork  # an item's packages are imported together
         self.serving = True  # until the requests are closed
         self.controls: dict[int, socket.socket] = {}  # by process id, of the ranks that run
         self.released: dict[int, float] = {}  # those whose control is closed, and until when they may run
@@ -98,27 +98,28 @@ class _ForkServer:
             for key, _ in events:
                 key.data()
             if self._may_import() and not events:
-                self._import_next_package()
+                self._import_next_packages()
             self._kill_overdue()
 
     def _may_import(self) -> bool:
         """Return whether there is a package to import, and no rank in use would wait for that."""
         return bool(self.packages) and self.serving and self.controls.keys() <= self.released.keys()
 
-    def _import_next_package(self) -> None:
-        """Import a package. If that opens the GPU, tell the notebook, and serve no more."""
-        name = self.packages.pop(0)
+    def _import_next_packages(self) -> None:
+        """Import packages. If one opens the GPU, tell the notebook which, and serve no more."""
         gc.disable()  # imports throw nothing away, and looking for it takes a quarter of their time
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+        for name in self.packages.pop(0).split():
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+            if self.fork and _cuda_is_open():
+                with contextlib.suppress(BrokenPipeError):
+                    messages.send(self.requests, name.encode())
+                self._stop_serving()
+                break
         gc.enable()
         gc.collect()
         gc.freeze()  # a collection in a rank would copy every page it looks at
         _take_huge_pages()
-        if self.fork and _cuda_is_open():
-            with contextlib.suppress(BrokenPipeError):
-                messages.send(self.requests, name.encode())
-            self._stop_serving()
 
     def _stop_serving(self) -> None:
         if self.serving:
@@ -132,7 +133,7 @@ class _ForkServer:
         # First torch; the others at the latest with the launches that follow.
         uses_models = self.requests.recv(1, socket.MSG_PEEK) == USES_MODELS
         while self._may_import():
-            self._import_next_package()
+            self._import_next_packages()
             if not uses_models:
                 break
         fds = socket.recv_fds(self.requests, 1, MAX_DESCRIPTORS)[1] if self.serving else []

@@ -17,15 +17,13 @@ from labkit.ranks.rank_config import check_folders, environment
 from labkit.ranks.rank_process import STUCK_SIGNAL
 from labkit.ranks.rank_state import STACKS_SIGNAL
 
-# torch first: ranks can start once the server has it. The others follow.
+# torch first: ranks can start once the server has it. Next comes what most runs import (a first
+# optimizer or DDP imports torch._dynamo: 1.5 s in each rank that has not got it), and last, for
+# models, what takes longest.
 PACKAGES = [
     "torch",
-    "torch.distributed",
-    "cloudpickle",
-    "numpy",
-    "pandas",
+    "torch.distributed cloudpickle numpy pandas torch._dynamo IPython.core.interactiveshell",
     "transformers.models.gpt2.modeling_gpt2",
-    "IPython.core.interactiveshell",  # for cells on ranks
 ]
 
 # What the packages read only once, while they are imported: if one of these changes, so must the
@@ -43,8 +41,8 @@ CUDA_IS_OPEN = (
 class ServerHandle:
     """A fork server, started with the first rank, and anew where it would import something else.
 
-    ``packages`` are what it imports; ``fork=False``: its ranks are interpreters of their own. One
-    that is replaced lives until the last of its ranks has ended.
+    ``packages`` are what it imports, an item at a time; ``fork=False``: its ranks are interpreters
+    of their own. One that is replaced lives until the last of its ranks has ended.
     """
 
     def __init__(self, packages: list[str], fork: bool):
