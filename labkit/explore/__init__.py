@@ -10,6 +10,7 @@ worker_queue   record_queue: a Pipe's tasks while they wait
 
 timeline             the one widget that shows every picture: event tables, a labkit.draw.panel
 scene_message        what the page gets; event_tables: tables with facts about their ops
+what_if              what a measured run lost to each cause, for the switches over its picture
 browser              what the page does with it: it lays out, draws and explains
 form_explorer        a picture over a form, of which every control is a trait
 explorer             what all explorers share
@@ -19,9 +20,10 @@ standalone_html      the same as a file that needs no kernel
 static_fallback      picture and table where there is no browser
 
 Python hands over tables and orders, the page draws and explains them: live, while the kernel is
-busy, and in a file. Two things are worked out twice, so that nothing waits: when ops run
-(browser/earliest_times.js) and why a rank is idle (browser/analysis.js). What holds them equal to
-labkit.simulate is tests/explore/test_page_facts.py.
+busy, and in a file. Three things are worked out twice, so that nothing waits: when ops run
+(browser/earliest_times.js), why a rank is idle (browser/analysis.js), and what a text of a state
+says (browser/schedule_state.js). What holds them equal to Python is tests/explore: test_page_facts,
+test_what_if and schedules/test_state.
 """
 
 from __future__ import annotations

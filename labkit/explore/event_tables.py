@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from labkit.base.formats import MeasuredTable
 from labkit.draw.layout import from_zero, row_word
+from labkit.explore.what_if import what_if
 from labkit.schedule import Schedule
 from labkit.simulate.measures import check_events
 from labkit.simulate.replay import attribute_delays, replay_events, schedule_from_events
@@ -61,7 +63,11 @@ class EventTables(NamedTuple):
             table.attrs = dict(given[name].attrs)
         if ideal is not None:
             tables = {name: from_zero(table) for name, table in tables.items()}
-        return cls(title, tables, [_facts(table, schedule, name or "events") for name, table in tables.items()])
+        facts = [_facts(table, schedule, name or "events") for name, table in tables.items()]
+        switches = None
+        if ideal is not None or isinstance(events, MeasuredTable):
+            switches = what_if(tables.get("measured", events), tables.get("predicted"), schedule)
+        return cls(title, tables, facts, {"what_if": switches})
 
     @property
     def names(self) -> set[str]:
@@ -75,12 +81,20 @@ class EventTables(NamedTuple):
 
     def message(self) -> dict[str, Any]:
         pairs = zip(self.tables.items(), self.facts, strict=True)
-        tables = [{"title": name, **_event_columns(table), **_integers(facts)} for (name, table), facts in pairs]
-        return {"title": self.title, "row": row_word(*self.tables.values()), "tables": tables, **self.more}
+        tables = [{"title": name, **_event_columns(table), **_written(facts)} for (name, table), facts in pairs]
+        about = {"title": self.title, "row": row_word(*self.tables.values())}
+        return {**about, "tables": tables, **_written(self.more)}
 
 
-def _integers(facts: dict[str, np.ndarray]) -> dict[str, Any]:
-    return {name: column(values, "i4") for name, values in facts.items()}
+def _written(value: Any) -> Any:
+    """Return a value with its arrays as columns."""
+    if isinstance(value, dict):
+        return {name: _written(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_written(each) for each in value]
+    if isinstance(value, np.ndarray):
+        return column(value, "i4" if value.dtype.kind == "i" else "f8")
+    return value
 
 
 def _event_columns(table: pd.DataFrame) -> dict[str, Any]:

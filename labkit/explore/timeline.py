@@ -38,6 +38,10 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
     one step of a pipeline, each op says what it needs, what waits for it and why it is late. With
     ``ideal``, a second event table of the same ops, what happened lies under what should have.
 
+    Over a measured step of a pipeline are switches: each takes away what the step has lost to a
+    cause, as :func:`labkit.simulate.explain_gap` tells causes apart, and the bars slide to where
+    they would have run.
+
         run = launch(step, world_size=4)
         Timeline(run.events, ideal=simulate(schedule, forward=0.01))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -67,25 +68,54 @@ def _differences(ideal: Replay, happened: Replay) -> np.ndarray:
     It is an array of stages × causes.
     """
     stage = np.array([op.stage for op in ideal.dependencies.ops])
-    was, became = attribute_delays(ideal), attribute_delays(happened)
-    now = {"duration_s": ideal.duration_s, "transfer_s": was.transfer_s, "overhead_s": was.overhead_s}
-    factor = _common_factor(ideal, happened)
-    steps = (
-        ("duration_s", factor * ideal.duration_s),
-        ("duration_s", factor * (ideal.duration_s - _typical(ideal)) + _typical(happened)),
-        ("transfer_s", became.transfer_s),
-        ("overhead_s", became.overhead_s),
-        ("duration_s", happened.duration_s),
-    )
-    cells = np.zeros((stage.max() + 1, len(steps)))
+    now, losses = split_losses(ideal, happened)
+    cells = np.zeros((stage.max() + 1, len(losses)))
     makespan = _makespan(ideal, **now)
-    for column, (what, goal) in enumerate(steps):
+    for column, (what, seconds) in enumerate(losses.values()):
         for number in range(len(cells)):
-            now[what] = np.where(stage == number, goal, now[what])
+            now[what] = now[what] + np.where(stage == number, seconds, 0.0)
             changed = _makespan(ideal, **now)
             cells[number, column], makespan = changed - makespan, changed
     cells[abs(cells) < _ROUNDING * makespan] = 0.0
     return cells
+
+
+class Loss(NamedTuple):
+    """The seconds that a cause adds to each op: to its ``duration_s``, for example."""
+
+    what: str
+    seconds: np.ndarray
+
+
+def split_losses(ideal: Replay, happened: Replay) -> tuple[dict[str, np.ndarray], dict[str, Loss]]:
+    """Return the times of ``ideal``, and by CAUSES what ``happened`` has lost beyond them.
+
+    The times are duration_s, transfer_s and overhead_s, of each op. With some of the losses alone a
+    duration may come out below 0; then it is 0.
+    """
+    was, became = attribute_delays(ideal), attribute_delays(happened)
+    factor = _common_factor(ideal, happened)
+    longer = factor * ideal.duration_s
+    typical = factor * (ideal.duration_s - _typical(ideal)) + _typical(happened)
+    losses = (
+        Loss("duration_s", longer - ideal.duration_s),
+        Loss("duration_s", typical - longer),
+        Loss("transfer_s", became.transfer_s - was.transfer_s),
+        Loss("overhead_s", became.overhead_s - was.overhead_s),
+        Loss("duration_s", happened.duration_s - typical),
+    )
+    times = {"duration_s": ideal.duration_s, "transfer_s": was.transfer_s, "overhead_s": was.overhead_s}
+    return times, dict(zip(CAUSES, losses, strict=True))
+
+
+def without_delays(happened: Replay) -> Replay:
+    """Return a run in which nothing is late, and each op takes as long as is typical of its stage.
+
+    It stands in for an ideal that was not given. Beside it op time and imbalance are 0: a run alone
+    does not say how long its ops should have taken.
+    """
+    times = earliest_times(happened.dependencies, _typical(happened).tolist())
+    return replace(happened, start_s=np.array(times.start_s), end_s=np.array(times.end_s))
 
 
 def _common_factor(ideal: Replay, happened: Replay) -> np.ndarray:
@@ -106,4 +136,5 @@ def _typical(run: Replay) -> np.ndarray:
 def _makespan(run: Replay, duration_s: np.ndarray, transfer_s: np.ndarray, overhead_s: np.ndarray) -> float:
     """Return the makespan of ``run`` with other times, each op starting as soon as it can."""
     across_ranks = replace(run.dependencies, input_op=run.dependencies.remote_input)
-    return max(earliest_times(across_ranks, duration_s.tolist(), transfer_s.tolist(), overhead_s.tolist()).end_s)
+    at_least_0 = np.maximum(duration_s, 0.0).tolist()
+    return max(earliest_times(across_ranks, at_least_0, transfer_s.tolist(), overhead_s.tolist()).end_s)

@@ -7,8 +7,8 @@ from lab import chromium, quiet_console
 from playwright.sync_api import Page, expect
 
 from labkit.explore import Timeline, ring_explorer, schedule_explorer, schedule_puzzle
-from labkit.schedule import one_f_one_b
-from labkit.simulate import simulate
+from labkit.schedule import gpipe, one_f_one_b
+from labkit.simulate import makespan, simulate
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,10 @@ def opened(browser, tmp_path):
     with quiet_console(page):
         yield open_file
     page.close()
+
+
+VIEW = "document.querySelector('.labkit-timeline').timeline"
+BARS = f"{VIEW}.scene.panels[0].bars"
 
 
 def card(page: Page):
@@ -90,6 +94,71 @@ def test_a_file_asks_for_nothing_that_it_cannot_do(opened):
     ring = ring_explorer(3)
     ring.compare_with = "yours"
     expect(opened(ring.timeline).locator("main")).not_to_contain_text("Run mine")
+
+
+def test_a_switch_takes_a_loss_away_the_bars_slide_and_it_says_what_is_saved(opened):
+    import axe
+
+    ideal, measured = simulate(gpipe(2, 2)), simulate(gpipe(2, 2), hop=0.5)
+    page = opened(Timeline(measured, ideal=ideal))
+    before = page.evaluate(f"Array.from({BARS}.right)")
+    switch = page.get_by_role("button", name="communication")
+    switch.press("Enter")
+    saved = makespan(measured) - makespan(ideal)
+    said = f"Without communication: makespan {makespan(ideal):g}, {saved:g} less than measured, as predicted."
+    expect(page.locator(".lk-narration")).to_have_text(said)
+    expect(page.locator(".lk-legend")).to_contain_text("what if ends")
+    axe.check(page, "main")
+    right = page.evaluate(f"Array.from({BARS}.right)")
+    assert max(right) == makespan(ideal) and len(right) == len(before) == 16
+    switch.press("Enter")
+    expect(page.locator(".lk-legend")).to_contain_text("measured ends")
+    assert page.evaluate(f"Array.from({BARS}.right)") == before
+
+
+def test_full_screen_shows_the_picture_alone_in_larger_letters_and_what_is_pointed_at_is_still_it(opened):
+    page = opened(schedule_explorer("1f1b n=4 m=8").timeline)
+    size = "parseFloat(getComputedStyle(document.querySelector('.lk-narration')).fontSize)"
+    usual = page.evaluate(size)
+    page.set_viewport_size({"width": 1920, "height": 1080})
+    page.get_by_role("button", name="alone, full screen").click()
+    page.wait_for_selector(".lk-projected")
+    expect(page.locator(".lk-form")).to_be_hidden()
+    page.wait_for_function(f"{VIEW}.frame.enlargement === 2")
+    assert page.evaluate(size) == 2 * usual
+    x, y = page.evaluate(f"""() => {{
+        const {{ layout, viewport, canvas, scene: {{ panels: [{{ rows }}] }} }} = {VIEW}, box = canvas.getBoundingClientRect();
+        const at = layout.panels[0].rowsTop + rows[1][0] * layout.row;
+        return [box.x + 2 * (layout.gutter + viewport.toPixel(1.5, layout.plot)), box.y + 2 * at];
+    }}""")
+    page.mouse.move(x, y)
+    expect(card(page)).to_contain_text("1F0: forward pass")
+    page.get_by_role("button", name="Zoom in").press("f")
+    expect(page.locator(".lk-form")).to_be_visible()
+    page.set_viewport_size({"width": 900, "height": 900})
+
+
+def test_an_address_opens_its_state_its_link_is_copied_and_one_that_does_not_parse_marks_the_field(opened):
+    page = opened(schedule_explorer("gpipe n=2 m=3").timeline)
+    state, fault = page.get_by_role("textbox", name="state"), page.get_by_role("alert")
+    for address, word in (
+        ("1f1b k=8", "'k=8': expected one of n="),
+        ("1f1b n=9", "up to 8 ranks"),
+        ("50%", "'50%': expected"),
+    ):
+        page.evaluate("address => { location.hash = address; }", address)
+        expect(fault).to_contain_text(word)
+        expect(page.locator(".lk-narration")).to_contain_text(word)
+        expect(state).to_have_attribute("aria-invalid", "true")
+        expect(state).to_have_value("gpipe n=2 m=3 F=1 B=2")
+    page.goto(page.url.split("#")[0] + "#zb-h1 n=8 cap=4")
+    page.reload()
+    expect(page).to_have_title(re.compile("^8 ranks and 8 micro-batches: ZB-H1"))
+    expect(state).to_have_value("zb-h1 n=8 m=8 F=1 B=2 cap=4")
+    expect(fault).to_be_hidden()
+    page.get_by_role("slider", name="ranks").fill("4")
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.locator(".lk-narration")).to_contain_text("explorer.html#zb-h1%20n=4%20m=8%20F=1%20B=2%20cap=4")
 
 
 def test_each_slider_is_seen_together_with_the_picture(opened):

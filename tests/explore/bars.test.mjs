@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Bars, grouped, spotsOf } from "../../labkit/explore/browser/bars.js";
+import { Slide } from "../../labkit/explore/browser/slide.js";
 
 // rows: for each row from the top a list of [left, right], or [left, right, appear, vanish].
 function barsOf(rows) {
@@ -139,4 +140,18 @@ test("arrows go from bar to gap to bar, and down to the memory strip below", () 
 test("what waits for a bar is the inverse of what each bar needs", () => {
   const waiting = grouped(Int32Array.of(-1, 0, 0, 2, -1));
   assert.deepEqual([...waiting], [[0, [1, 2]], [2, [3]]]);
+});
+
+test("bars slide from where they were to where they are, and other panels stay as they are", () => {
+  const [before, after] = [[barsOf([[[0, 1], [4, 6]]]), barsOf([[[0, 1]]])], [barsOf([[[0, 1], [2, 3]]]), barsOf([[[0, 1], [2, 3]]])]];
+  const panels = after.map((bars) => ({ bars }));
+  const slide = new Slide(before.map((bars) => ({ bars })), panels);
+  const at = (now) => slide.at(now)[0].bars;
+  assert.deepEqual([...at(1000).left], [0, 4]);
+  const [between] = [at(1300)];
+  assert.deepEqual([[...between.left], [...between.right]], [[0, 3], [1, 4.5]]);
+  assert.equal(between.count, 2);
+  assert.equal(slide.at(1300)[1], panels[1]); // another number of bars
+  assert.equal(slide.at(1600), null);
+  assert.deepEqual([...panels[0].bars.left], [0, 2]);
 });

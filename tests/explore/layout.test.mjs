@@ -38,6 +38,12 @@ test("all within the width: labels, plot, what stands to the right", () => {
   }
 });
 
+test("in a room of its own a picture fills it as far as its rows may grow or shrink", () => {
+  const heightIn = (rows, room) => layOutOf(sceneOf([rows]), 1000, widthOf, room).height;
+  for (const room of [150, 200]) assert.ok(Math.abs(heightIn(4, room) - room) < 1e-9, `${heightIn(4, room)} of ${room}`);
+  assert.ok(heightIn(4, 2000) < 300 && heightIn(64, 100) > 100); // never gross, never none
+});
+
 test("longer words beside the rows take more room", () => {
   assert.ok(layOut(sceneOf([4], { word: "parameter server" }), 1000).gutter > layOut(sceneOf([4]), 1000).gutter);
 });

@@ -9,49 +9,58 @@ const NEAR = 1e-9; // of the makespan
 
 // Return the columns of an event table that do not depend on times, rank by rank: `ranks` has for each
 // its ops {kind, stage, microBatch}, in the order in which it runs them. previous is the op before an op
-// on its rank, -1 without one, and needs the one whose output it takes.
+// on its rank, -1 without one, needs the one whose output it takes, and order has every op once, each
+// after these two. Throws if the ranks wait for each other.
 export function opColumns(ranks) {
   const all = ranks.flat();
   const column = (of) => Int32Array.from(all, of);
   const rank = Int32Array.from(ranks.flatMap((ops, number) => ops.map(() => number)));
+  const previous = rank.map((each, i) => (rank[i - 1] === each ? i - 1 : -1));
+  const needs = inputsOf(all);
   return {
     rank,
     stage: column(({ stage }) => stage),
     micro_batch: column(({ microBatch }) => microBatch),
     name: column(({ kind }) => LETTERS.indexOf(kind)),
-    previous: rank.map((each, i) => (rank[i - 1] === each ? i - 1 : -1)),
-    needs: inputsOf(all),
+    previous,
+    needs,
+    order: runnableOrder(rank, previous, needs),
   };
 }
 
-// Return when ops begin and end, and which op each waited for: the one before it, or its input.
-// durations: by kind of op (F, B, I, W) a time for each stage. hop: the delay of what comes from another
-// rank. Throws if the ranks wait for each other.
-export function earliestTimes({ rank, stage, name, previous, needs }, durations, hop) {
-  const count = rank.length;
-  const duration = LETTERS.map((kind) => durations[kind]);
-  const start = new Float64Array(count);
-  const end = new Float64Array(count).fill(NaN); // until it is known
-  const arrival = (i) => (needs[i] < 0 ? 0 : end[needs[i]] + (rank[needs[i]] === rank[i] ? 0 : hop));
+function runnableOrder(rank, previous, needs) {
+  const order = [];
+  const done = new Uint8Array(rank.length);
   let waiting = []; // of each rank, the op that comes next
   previous.forEach((before, i) => before < 0 && waiting.push(i));
   while (waiting.length) {
     const stopped = waiting.map((first) => {
       let i = first;
-      for (; rank[i] === rank[first] && arrival(i) >= 0; i++) {
-        start[i] = Math.max(previous[i] < 0 ? 0 : end[previous[i]], arrival(i));
-        end[i] = start[i] + duration[name[i]][stage[i]];
+      for (; rank[i] === rank[first] && (needs[i] < 0 || done[needs[i]]); i++) {
+        done[i] = 1;
+        order.push(i);
       }
       return rank[i] === rank[first] ? i : -1;
     });
     if (stopped.every((i, k) => i === waiting[k])) throw new Error("a deadlock: every rank waits for another one");
     waiting = stopped.filter((i) => i >= 0);
   }
-  const near = NEAR * end.reduce((a, b) => Math.max(a, b));
-  const waitedFor = previous.map((before, i) => {
-    const isRemote = needs[i] >= 0 && rank[needs[i]] !== rank[i];
-    return isRemote && (before < 0 || start[i] > end[before] + near) ? needs[i] : before;
-  });
+  return Int32Array.from(order);
+}
+
+// Return when ops begin and end, and which op each waited for: the one before it, or its input. Each can begin
+// `overhead` after the op before it, and `transfer` after an input of another rank; then it takes its `duration`:
+// arrays of a time for each op.
+export function earliestTimes({ rank, previous, needs, order }, { duration, transfer, overhead }) {
+  const [start, end] = [new Float64Array(rank.length), new Float64Array(rank.length)];
+  const isRemote = (i) => needs[i] >= 0 && rank[needs[i]] !== rank[i];
+  const free = (i) => (previous[i] < 0 ? 0 : end[previous[i]]) + overhead[i];
+  for (const i of order) {
+    start[i] = isRemote(i) ? Math.max(free(i), end[needs[i]] + transfer[i]) : free(i);
+    end[i] = start[i] + duration[i];
+  }
+  const near = NEAR * end.reduce((a, b) => Math.max(a, b), 0);
+  const waitedFor = previous.map((before, i) => (isRemote(i) && (before < 0 || start[i] > free(i) + near) ? needs[i] : before));
   return { start_s: start, end_s: end, waited_for: waitedFor };
 }
 

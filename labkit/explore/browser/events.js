@@ -14,11 +14,13 @@ const LANES = ["compute", "comm", "host"];
 const MAX_MICRO_BATCHES = 2 ** 14;
 const FIRST_BUCKET = 2 ** 30;
 
-// Return the panel of event tables as Python or schedules.js gives them: {title, tables, row, memory, cap}.
+// Return the panel of event tables as Python or schedules.js gives them: {title, tables, row, memory, cap}, and of
+// a run that can be replayed what_if (what_if.js).
 // Of two tables the first is what was predicted. row is what a rank is called, cap how much a rank may
 // keep, or each of them. A table that is being built has ops that are only `offered`; then Python gives
 // facts, labels and marks, how many ranks there are, and the op that is chosen.
-export function eventPanel({ title, tables, row, memory, cap, facts = "", labels, marks = [], ranks = 0, chosen = null }, styles) {
+export function eventPanel(given, styles) {
+  const { title, tables, row, memory, cap, facts = "", labels, marks = [], ranks = 0, chosen = null, what_if = null } = given;
   const offsets = [0, tables[0].start_s.length]; // a bar is a row of the tables, one after the other
   const count = tables.reduce((sum, { start_s: start }) => sum + start.length, 0);
   const columns = {
@@ -36,6 +38,8 @@ export function eventPanel({ title, tables, row, memory, cap, facts = "", labels
   tables.forEach((table, k) => describeBars(table, offsets[k], columns, styles));
   const happened = analyses.at(-1);
   return {
+    given,
+    what_if,
     title,
     facts,
     chosen,

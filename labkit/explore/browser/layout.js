@@ -3,6 +3,7 @@
 const ROW = 26; // a row's height if there is room
 const MIN_ROW = 5;
 const MAX_ROWS = 600; // height of all rows together
+const MAX_GROWTH = 1.8; // of a row where the picture has a screen for itself
 const GRID_ROW = 34;
 const TITLE = 24;
 export const TITLE_LOOK = { size: 13, weight: "600" };
@@ -14,17 +15,24 @@ const BESIDE = 16; // between a title and the facts beside it
 const NAME = { size: 11 }; // how a column's name is written, if there is room
 const MIN_SIZE = 7;
 
-// Return the place of every panel of a scene, and of the axis, in a picture so wide.
-// widthOf(text, look) is that of a text, as Painter has it.
-export function layOut(scene, width, widthOf) {
+// Return the place of every panel of a scene, and of the axis, in a picture so wide, whose rows fill the `room`
+// from top to bottom, if that is given. widthOf(text, look) is that of a text, as Painter has it.
+export function layOut(scene, width, widthOf, room = null) {
   const widest = (labels, size = 12) => Math.max(0, ...labels.map(([, text]) => widthOf(text, { size })));
   const labels = scene.panels.flatMap((panel) => panel.rows);
   const gutter = 16 + widest(labels.filter(([, , small]) => !small)) + widest(labels.filter(([, , small]) => small));
   const right = 14 + widest(scene.panels.flatMap((panel) => panel.peaks));
   const isGrid = !scene.axis;
   const rows = scene.panels.reduce((sum, panel) => sum + panel.height, 0);
-  const row = Math.max(MIN_ROW, Math.min(isGrid ? GRID_ROW : ROW, MAX_ROWS / Math.max(1, rows)));
   const plot = Math.max(60, width - gutter - right);
+  const usual = Math.max(MIN_ROW, Math.min(isGrid ? GRID_ROW : ROW, MAX_ROWS / Math.max(1, rows)));
+  const place = (row) => placePanels(scene, { width, gutter, plot, row }, widthOf);
+  const layout = place(usual);
+  const filling = usual + ((room ?? layout.height) - layout.height) / Math.max(1, rows);
+  return room === null ? layout : place(Math.max(MIN_ROW, Math.min(MAX_GROWTH * usual, filling)));
+}
+
+function placePanels(scene, { width, gutter, plot, row }, widthOf) {
   let y = 0;
   const panels = scene.panels.map((panel) => {
     const top = y;
@@ -39,7 +47,7 @@ export function layOut(scene, width, widthOf) {
     y += GAP;
     return { top, rowsTop, bottom, facts, names };
   });
-  return { width, gutter, plot, row, panels, axisTop: y - GAP + 2, height: y - GAP + (isGrid ? 8 : AXIS) };
+  return { width, gutter, plot, row, panels, axisTop: y - GAP + 2, height: y - GAP + (scene.axis ? AXIS : 8) };
 }
 
 // Return the facts in lines, and where they begin: at the right of the title, or below it.

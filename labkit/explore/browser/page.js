@@ -11,6 +11,7 @@ export const KEYS = [
   ["Shift ← →", "move along the axis; also drag the picture", "zooming"],
   ["drag the axis", "go to that time", "zooming"],
   ["Home End", "the first bar, the last bar"],
+  ["f", "the picture alone, full screen, and back"],
 ];
 
 // A button does what a key does, or what has no key.
@@ -28,8 +29,10 @@ const PAGE = `
     <span data-part="highlighting" class="lk-group">
       ${button("critical", "critical path", "Show the bars that decide when it ends", 'aria-pressed="false"')}
     </span>
+    <span class="lk-group">${button("f", "full screen", "Show the picture alone, full screen", 'aria-pressed="false"')}</span>
     <span class="lk-group">${button("keys", "keys", "Show the keys", 'aria-expanded="false"')}</span>
   </div>
+  <div data-part="whatIf" class="lk-toolbar" role="toolbar" aria-label="What if" hidden></div>
   <dl data-part="keys" class="lk-keys" hidden></dl>
   <p data-part="narration" class="lk-narration" role="status"></p>
   <div data-part="stage" class="lk-stage" tabindex="0" role="application">

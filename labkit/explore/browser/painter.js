@@ -20,8 +20,8 @@ const DIM = { colour: 0.22, hatch: 0.15 };
 const TO_COME = { colour: 0.22, hatch: 0 };
 
 // A frame is what is drawn at once: {scene, layout, viewport, theme, playhead, step, hovered, pinned, focus,
-// showCritical, litStyles}. The playhead is a place on the axis, the step that of a grid, or a number between
-// two of them.
+// showCritical, litStyles, enlargement}. The playhead is a place on the axis, the step that of a grid, or a number
+// between two of them. All is enlargement times as large as the layout says.
 export class Painter {
   // scale: pixels of the canvas for one of the page, if it is not the screen's own number.
   constructor(canvas, scale = null) {
@@ -31,7 +31,7 @@ export class Painter {
   }
 
   paint(frame) {
-    this.resize(frame.layout);
+    this.resize(frame.layout, frame.enlargement);
     this.painted = paintFrame(this.pen, { ...frame, patternOf: this.patternOf }); // for tests
   }
 
@@ -40,12 +40,12 @@ export class Painter {
     return widthOf(this.pen, text, look);
   }
 
-  resize({ width, height }) {
-    const ratio = this.scale ?? (window.devicePixelRatio || 1);
+  resize({ width, height }, enlargement) {
+    const ratio = enlargement * (this.scale ?? (window.devicePixelRatio || 1));
     const [wide, high] = [Math.round(width * ratio), Math.round(height * ratio)];
     if (this.canvas.width !== wide || this.canvas.height !== high || this.ratio !== ratio) {
       Object.assign(this.canvas, { width: wide, height: high });
-      Object.assign(this.canvas.style, { width: `${width}px`, height: `${height}px` });
+      Object.assign(this.canvas.style, { width: `${enlargement * width}px`, height: `${enlargement * height}px` });
       this.ratio = ratio;
       this.patternOf = hatchings(this.pen, ratio);
     }

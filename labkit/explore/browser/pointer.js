@@ -6,16 +6,17 @@ export const ZOOM = 1.4; // by one press of a key, or one notch of a wheel
 // Listen to the pointer in the stage of a TimelineView.
 export function listenToPointer(view) {
   let grip = null; // where the pointer went down, whether it has moved since, and what that does
-  const at = (event) => view.markAt(event.offsetX, event.offsetY);
-  const timeAt = ({ offsetX }) => view.viewport.fromPixel(offsetX - view.layout.gutter, view.layout.plot);
+  const inLayout = (pixels) => pixels / view.projector.enlargement;
+  const at = ({ offsetX, offsetY }) => view.markAt(inLayout(offsetX), inLayout(offsetY));
+  const timeAt = ({ offsetX }) => view.viewport.fromPixel(inLayout(offsetX) - view.layout.gutter, view.layout.plot);
   const drags = {
-    pan: (event) => view.viewport.pan((grip.x - event.clientX) / view.layout.plot),
+    pan: (event) => view.viewport.pan(inLayout(grip.x - event.clientX) / view.layout.plot),
     scrub: (event) => view.player.goTo(timeAt(event)),
   };
   const take = (event) => {
     if (event.button) return; // not the main one
     view.stage.setPointerCapture(event.pointerId); // its release is heard of wherever it is
-    const isOnAxis = view.scene.axis && event.offsetY > view.layout.axisTop && view.scene.stops.length > 0;
+    const isOnAxis = view.scene.axis && inLayout(event.offsetY) > view.layout.axisTop && view.scene.stops.length > 0;
     grip = { x: event.clientX, moved: false, drag: isOnAxis ? "scrub" : "pan" };
     if (isOnAxis) {
       view.hover(null);
@@ -39,7 +40,7 @@ export function listenToPointer(view) {
     if (!view.scene.axis || !(zooms || Math.abs(event.deltaX) > Math.abs(event.deltaY))) return;
     event.preventDefault();
     if (zooms) view.viewport.zoom(ZOOM ** (-event.deltaY / 100), timeAt(event));
-    else view.viewport.pan(event.deltaX / view.layout.plot);
+    else view.viewport.pan(inLayout(event.deltaX) / view.layout.plot);
     view.draw();
   };
   const listeners = {

@@ -1,19 +1,18 @@
-// The controls of the schedule explorer, and the text of its state. Pure.
+// The controls of the schedule explorer. Pure.
 //
 // A pipeline (schedules.js) has beside its orders what was chosen: choice and other, {name, chunks}, of
 // which other may be null. spec is what Python gives: fields (by key, with label, min, max and step),
 // schedules (their titles, by name) and presets (their states, by what their buttons say); to a file also its
 // `limit`, in words. A library has orders by choice and size: labkit/explore/schedules/orders.py.
 
+import { choiceText, INTERLEAVED, stateOf } from "./schedule_state.js";
+
 const TIMES = ["F", "I", "W"];
 const CAP = 4; // micro-batches: what the memory cap begins with
 const REFERENCE = "1f1b"; // takes every size
-const INTERLEAVED = "interleaved";
 
-export const choiceText = ({ name, chunks }) => (name === INTERLEAVED ? `${name} v=${chunks}` : name);
-
-// Return the controls of a pipeline, for a notebook or, where there is a `limit`, for a file. They are the same: a
-// file alone cannot read a text.
+// Return the controls of a pipeline, for a notebook or, where there is a `limit`, for a file, which alone has an
+// address.
 export function controlsOf(pipeline, { fields, schedules, presets, limit }) {
   const { choice, other, n, m, times, hop, cap } = pipeline;
   const names = Object.entries(schedules);
@@ -32,8 +31,10 @@ export function controlsOf(pipeline, { fields, schedules, presets, limit }) {
     range("hop", hop),
     { name: "capped", label: "memory cap", look: "check", value: cap !== null },
     range("cap", cap ?? CAP, { hidden: cap === null }),
-    ...(limit ? [{ name: "limit", look: "words", value: limit, group: "limit" }] : [{ name: "state", label: "state", look: "text", value: stateOf(pipeline), group: "state" }]),
+    { name: "state", label: "state", look: "text", value: stateOf(pipeline), group: "state" },
     { name: "copy", label: "Copy state", look: "action", tooltip: "Copy the call that shows this again", group: "state" },
+    ...(limit ? [{ name: "link", label: "Copy link", look: "action", tooltip: "Copy the address that opens this again", group: "state" }] : []),
+    ...(limit ? [{ name: "limit", look: "words", value: limit, group: "limit" }] : []),
   ];
 }
 
@@ -57,17 +58,6 @@ export function moved(pipeline, name, value) {
     cap: () => ({ cap: value }),
   }[name] ?? (() => ({ times: { ...times, [name]: [value] } }));
   return { ...pipeline, ...to() };
-}
-
-// Return the text of a state, as Python reads it: 1f1b n=4 m=8 F=1 B=2.
-export function stateOf({ choice, other, n, m, times: { F, I, W }, hop, cap }) {
-  const isWhole = I.join() === W.join();
-  const words = [choiceText(choice), `n=${n}`, `m=${m}`, `F=${F}`];
-  words.push(...(isWhole ? [`B=${I.map((time) => 2 * time)}`] : [`I=${I}`, `W=${W}`]));
-  if (hop) words.push(`hop=${hop}`);
-  if (other) words.push(`vs ${choiceText(other)}`);
-  if (cap !== null) words.push(`cap=${cap}`);
-  return words.join(" ");
 }
 
 // Return the times of so many ranks: of those given per rank, the first and the last stay.

@@ -5,6 +5,7 @@
 // schedules that are shown, by title, each as torch's CSV: a row for each rank, 0F0,0F1,0B0. axis is that of its units; shades
 // are the styles of bars, by the most stages of a rank.
 
+import { KINDS } from "./analysis.js";
 import { earliestTimes, NAMES, opColumns } from "./earliest_times.js";
 import { eventPanel } from "./events.js";
 import { short } from "./explain.js";
@@ -40,7 +41,11 @@ function wordsOf(panels, { n, m, cap }) {
 function tableOf(csv, { n, times, hop }) {
   const { columns, ...order } = orderOf(csv, n);
   const [F, I, W] = [times.F, times.I, times.W].map((each) => ofStages(each, n, order.chunks));
-  const found = earliestTimes(columns, { F, I, W, B: I.map((time, stage) => time + W[stage]) }, hop);
+  const ofKinds = { F, I, W, B: I.map((time, stage) => time + W[stage]) };
+  const ofNames = NAMES.map((name) => ofKinds[KINDS[name]]);
+  const { name, stage, rank } = columns;
+  const duration = Float64Array.from(name, (kind, i) => ofNames[kind][stage[i]]);
+  const found = earliestTimes(columns, { duration, transfer: new Float64Array(rank.length).fill(hop), overhead: new Float64Array(rank.length) });
   return { title: "", ...columns, ...order, ...found };
 }
 

@@ -9,9 +9,12 @@ import { buildPage, download, KEYS, makeOneTabStop } from "./page.js";
 import { Legend } from "./legend.js";
 import { Painter } from "./painter.js";
 import { Player } from "./player.js";
+import { Projector } from "./projector.js";
 import { listenToPointer, SLACK, ZOOM } from "./pointer.js";
 import { readScene } from "./scene.js";
 import { readPipeline } from "./schedules.js";
+import { Slide } from "./slide.js";
+import { Switches } from "./switches.js";
 import { fillNumbers, letScroll, tableOf } from "./table.js";
 import { coloursOf, lightColoursOf } from "./themes.js";
 import { Viewport } from "./viewport.js";
@@ -32,14 +35,17 @@ export class TimelineView {
     this.name = Math.random().toString(36).slice(2); // tells several views of one picture apart
     Object.assign(this, buildPage(root));
     this.legends = new Legend(this.legend, () => this.draw());
-    const rows = [this.toolbar, this.legend, this.saving].map(makeOneTabStop);
+    this.switches = new Switches(this.whatIf, (scene) => this.slideTo(scene));
+    const rows = [this.toolbar, this.whatIf, this.legend, this.saving].map(makeOneTabStop);
     this.fitTabStops = () => rows.forEach((fit) => fit());
     this.player = new Player(this.stepping.children[0], () => this.showStep());
+    this.projector = new Projector(root, () => this.project(), (why) => this.say(why));
     this.actions = this.makeActions();
     this.painter = new Painter(this.canvas);
     this.listen();
     const observer = new ResizeObserver(() => {
       letScroll(this.numbers);
+      this.projector.fit();
       this.draw();
     });
     observer.observe(root);
@@ -57,6 +63,18 @@ export class TimelineView {
   // With a pipeline, its picture in place of the one that was sent.
   show(sent, pipeline = null) {
     const scene = pipeline ? readPipeline(sent, pipeline) : readScene(sent);
+    this.switches.follow(scene);
+    this.slide = null;
+    this.showScene(scene, pipeline ? "" : this.host.get("narration"));
+  }
+
+  // Show the same run without some of what it has lost.
+  slideTo(scene) {
+    this.slide = new Slide(this.scene.panels, scene.panels);
+    this.showScene(scene, this.switches.off.size ? scene.narration : this.host.get("narration"));
+  }
+
+  showScene(scene, narration) {
     this.scene = scene;
     this.pictures++;
     this.viewport ??= new Viewport(scene.extent);
@@ -69,7 +87,7 @@ export class TimelineView {
     this.stage.setAttribute("aria-roledescription", `picture of ${this.noun}s`);
     this.note.textContent = scene.note;
     this.note.hidden = !scene.note;
-    this.say(pipeline ? "" : this.host.get("narration"));
+    this.say(narration);
     fillNumbers(this.numbers, scene);
     this.fitControls();
     this.fillLegend();
@@ -82,24 +100,28 @@ export class TimelineView {
   draw() {
     this.waiting ??= requestAnimationFrame((now) => {
       this.waiting = null;
-      const width = Math.floor(this.stage.clientWidth);
+      const { enlargement, isOn: isAlone } = this.projector;
+      const width = Math.floor(this.stage.clientWidth / enlargement);
       if (!width && this.framesWithout++ < MAX_FRAMES_WITHOUT) this.draw();
       if (!width) return; // folded away, or for a frame or two while JupyterLab changes its theme
       this.framesWithout = 0;
       const { scene, viewport, player: { playback }, hovered, pinned, showCritical } = this;
       this.theme ??= coloursOf(this.root);
-      this.layout = layOut(scene, width, (text, look) => this.painter.widthOf(text, look));
+      const room = isAlone ? this.stage.clientHeight / enlargement : null;
+      this.layout = layOut(scene, width, (text, look) => this.painter.widthOf(text, look), room);
       const focus = document.activeElement === this.stage ? this.focus : null;
       const place = STILL.matches ? playback.position : playback.placeAt(now);
       const [playhead, step] = scene.axis ? [place, this.step] : [null, place ?? this.step];
       const { layout, theme, legends: { lit: litStyles } } = this;
       const looks = { hovered, pinned, focus, showCritical, litStyles };
-      this.frame = { scene, layout, viewport, theme, playhead, step, ...looks };
+      const sliding = STILL.matches ? null : this.slide?.at(now);
+      if (!sliding) this.slide = null;
+      this.frame = { scene: sliding ? { ...scene, panels: sliding } : scene, layout, viewport, theme, playhead, step, enlargement, ...looks };
       this.painter.paint(this.frame);
       if (this.controlled !== scene) this.fitTabStops(); // now that they are seen
       this.controlled = scene;
       Object.assign(this.root.dataset, { drawn: ++this.drawn, version: this.pictures, step: playback.step });
-      if (place !== playback.position) this.draw();
+      if (sliding || place !== playback.position) this.draw();
       this.host.onDrawn?.();
     });
   }
@@ -109,12 +131,19 @@ export class TimelineView {
     const canvas = document.createElement("canvas");
     const theme = lightColoursOf(this.root);
     const painter = new Painter(canvas, KEPT_SCALE);
-    painter.paint({ ...this.frame, theme, hovered: null, focus: null, litStyles: this.legends.pressed });
+    painter.paint({ ...this.frame, enlargement: 1, theme, hovered: null, focus: null, litStyles: this.legends.pressed });
     Object.assign(painter.pen, { globalCompositeOperation: "destination-over", fillStyle: theme.ground });
     painter.pen.fillRect(0, 0, canvas.width, canvas.height);
     const blob = await new Promise((resolve) => canvas.toBlob(resolve));
     const { width, height } = this.frame.layout;
     return { png: new Uint8Array(await blob.arrayBuffer()), width: Math.round(width), height: Math.round(height) };
+  }
+
+  // The picture has become alone, or no longer.
+  project() {
+    this.toolbar.querySelector("[data-action=f]").ariaPressed = String(this.projector.isOn);
+    if (this.projector.isOn) this.stage.focus({ preventScroll: true }); // for its keys
+    this.draw();
   }
 
   followTheme() {
@@ -195,6 +224,7 @@ export class TimelineView {
     listenToPointer(this);
     const listeners = { keydown: (event) => this.press(event), focus: () => this.draw(), blur: () => this.draw() };
     for (const [name, listener] of Object.entries(listeners)) this.stage.addEventListener(name, listener);
+    this.root.addEventListener("keydown", (event) => event.key === "f" && !event.target.matches("input, select") && this.press(event));
     this.root.addEventListener("click", ({ target }) => this.act(target.closest("button")?.dataset.action));
     this.table.addEventListener("toggle", () => this.fillTable());
   }
@@ -291,6 +321,7 @@ export class TimelineView {
       0: () => this.viewport.fit(),
       ShiftArrowLeft: () => this.viewport.pan(-0.25),
       ShiftArrowRight: () => this.viewport.pan(0.25),
+      f: () => this.projector.turn(),
       PNG: async () => download("labkit-timeline.png", "image/png", (await this.photograph()).png),
       HTML: () => this.host.send({ save: "html", view: this.name }),
       critical: () => { this.showCritical = this.turn("critical", "aria-pressed"); },

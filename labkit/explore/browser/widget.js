@@ -4,7 +4,8 @@ import { Form } from "../../guesses/browser/form.js";
 import { KeptPicture } from "./kept_picture.js";
 import { Messages, NO_KERNEL } from "./messages.js";
 import { download } from "./page.js";
-import { controlsOf, isOfTimes, moved, ordersOf, stateOf } from "./schedule_controls.js";
+import { controlsOf, isOfTimes, moved, ordersOf } from "./schedule_controls.js";
+import { readState, stateOf } from "./schedule_state.js";
 import { TimelineView } from "./timeline.js";
 
 // In a notebook: what anywidget calls.
@@ -103,6 +104,7 @@ class ScheduleForm {
   // Take what a control says. Returns whether the page has followed by itself.
   take(name, value) {
     if (name === "copy") copy(this.view, `schedule_explorer("${this.state}")`);
+    else if (name === "link") copy(this.view, `${location.href.split("#")[0]}#${encodeURI(this.state)}`);
     else if (name === "state") this.ask("state", value);
     else if (name.startsWith("preset ")) this.ask("state", this.spec.presets[name.slice("preset ".length)]);
     else {
@@ -116,6 +118,41 @@ class ScheduleForm {
       return Boolean(orders);
     }
     return false;
+  }
+}
+
+// The same in a file, which reads a text by itself, and that of its address first of all.
+class ScheduleFile extends ScheduleForm {
+  constructor(form, view, { schedules, orders }, options) {
+    super(form, view, schedules, { ...options, library: orders, ask: (_, text) => this.read(text) });
+  }
+
+  // Show the state that a text says. One that is refused changes nothing, and its field says why.
+  read(text) {
+    try {
+      const state = readState(text, this.spec);
+      const orders = ordersOf(state, this.library);
+      if (!orders) throw new Error(this.spec.limit);
+      this.pipeline = { ...state, orders };
+    } catch ({ message }) {
+      this.view.say(message); // also above the picture: the field may be out of sight
+      return this.showForm({ name: "state", text: message });
+    }
+    this.draw();
+    this.showForm();
+  }
+
+  readAddress() {
+    const text = location.hash.slice(1);
+    if (text) this.read(decoded(text));
+  }
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // a % that stands for itself
   }
 }
 
@@ -147,10 +184,15 @@ export function openFile(root, { scenes: [first], panels, texts, library }) {
       schedule.take(name, value);
       entitle(view.scene);
     });
-    const schedule = new ScheduleForm(form, view, library.schedules, { scene: () => state.scene, library: library.orders });
+    const schedule = new ScheduleFile(form, view, library, { scene: () => state.scene });
     schedule.follow(state.scene);
     schedule.showForm();
-    entitle(view.scene);
+    const goToAddress = () => {
+      schedule.readAddress();
+      entitle(view.scene);
+    };
+    goToAddress();
+    addEventListener("hashchange", goToAddress);
   } else if (library?.controls) {
     const chosen = new Map(library.controls.map(({ name, value }) => [name, value]));
     const form = new Form(view.form, (name, value) => {

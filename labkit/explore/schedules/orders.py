@@ -34,6 +34,7 @@ def schedule_form() -> dict[str, Any]:
     for key, field in FIELDS.items():
         low, high, step = (field.least, field.most, 1) if field.kind == "count" else field.drag
         fields[key] = {"label": field.title, "min": low, "max": high, "step": step}
+        fields[key] |= {"kind": field.kind, "least": field.least, "most": field.most, "expected": field.expected}
     titles = {name: title for name, (title, _) in SCHEDULES.items()}
     axis = {"label": UNIT_AXIS.label, "unit": UNIT_AXIS.unit, "per_second": UNIT_AXIS.per_second}
     shades = [styles_message(EVENT_NAMES.values(), chunks) for chunks in _CHUNKS]

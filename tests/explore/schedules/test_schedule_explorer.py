@@ -57,7 +57,8 @@ def test_a_text_of_the_page_that_does_not_parse_is_said_and_changes_nothing_and_
 
 
 CONTROLS = """
-import { controlsOf, forRanks, moved, ordersOf, stateOf } from "BROWSER/schedule_controls.js";
+import { controlsOf, forRanks, moved, ordersOf } from "BROWSER/schedule_controls.js";
+import { stateOf } from "BROWSER/schedule_state.js";
 return given.map(({ pipeline, moves = [], spec, library }) => {
   let now = pipeline;
   for (const [name, value] of moves) now = moved(now, name, value);
