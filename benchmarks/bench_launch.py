@@ -28,8 +28,8 @@ import torch.distributed as dist
 
 if __name__ == "__main__" and "--as-rank" not in sys.argv:  # the peers' processes import torch alone
     from labkit.launch import launch, workers
-    from labkit.ranks.cells import Ranks
-    from labkit.ranks.plan import decide
+    from labkit.ranks.notebook.cells import Ranks
+    from labkit.ranks.processes.plan import decide
 
 TARGETS = {
     "accelerate.notebook_launcher": 3,
@@ -103,7 +103,7 @@ def warm_run_s(runs: int = 50) -> float:
 def cell_ratio(runs: int = 50) -> float:
     """Return how much longer a cell on ranks takes than a warm run: the median over pairs."""
     source = "%%ranks\ndist.all_reduce(torch.ones(1000))"
-    cells = Ranks(decide(2, "auto", 60.0, None, None, False, True))
+    cells = Ranks(decide(2, timeout_s=60.0))
     cells.run_cell("import torch, torch.distributed as dist", "cell")
     with workers(world_size=2) as ranks:
         ranks.run(all_reduce)

@@ -65,7 +65,7 @@ LAUNCHES = """
 import time
 import torch, torch.distributed as dist
 from labkit.launch import device, launch
-from labkit.ranks import server_handle
+from labkit.ranks.processes import server_handle
 def all_reduce():
     x = torch.ones(1000, device=device())
     dist.all_reduce(x)

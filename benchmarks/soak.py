@@ -33,9 +33,9 @@ import torch
 import torch.distributed as dist
 
 from labkit.launch import LaunchTimeout, RankError, launch, workers
-from labkit.ranks import server_handle
-from labkit.ranks.cells import Ranks
-from labkit.ranks.plan import decide
+from labkit.ranks.notebook.cells import Ranks
+from labkit.ranks.processes import server_handle
+from labkit.ranks.processes.plan import decide
 
 GONE_S = 10.0  # ranks promise 2 s; the machine may be busy
 IN_SOAK = "LABKIT_SOAK"  # set where the launches are made
@@ -204,7 +204,7 @@ CELLS = {
 
 def cells() -> str:
     """Run a few cells on ranks, nearly each with a fault: variables and the group must survive."""
-    ranks = Ranks(decide(2, "gloo", 60.0, None, None, False, True))
+    ranks = Ranks(decide(2, "gloo", timeout_s=60.0))
     try:
         ranks.run_cell("import os, time, torch, torch.distributed as dist\nrank = kept = dist.get_rank()", "cell")
         for name in random.sample(sorted(CELLS), 3):

@@ -26,13 +26,13 @@ from labkit.base.deprecations import hide_deprecations
 from labkit.base.lab import check_own
 from labkit.base.notebook import in_notebook, static
 from labkit.cost import Link
-from labkit.ranks import rank, server_handle
-from labkit.ranks.errors import LaunchTimeout, RankError
-from labkit.ranks.messages import Progress
-from labkit.ranks.plan import BACKENDS, LaunchPlan, decide
-from labkit.ranks.rank_config import check_folders
-from labkit.ranks.run import Run
-from labkit.ranks.warm_ranks import WarmRanks, check_call
+from labkit.ranks.faults.errors import LaunchTimeout, RankError
+from labkit.ranks.messages.message import Progress
+from labkit.ranks.notebook.run import Run
+from labkit.ranks.notebook.warm_ranks import WarmRanks, check_call, check_names
+from labkit.ranks.processes import rank, server_handle
+from labkit.ranks.processes.plan import BACKENDS, LaunchPlan, decide
+from labkit.ranks.processes.refusals import check_folders
 
 if TYPE_CHECKING:
     import torch
@@ -56,26 +56,15 @@ T = TypeVar("T")
 # --- launch and workers ---------------------------------------------------------------------------
 
 
-def workers(
-    world_size: int = 2,
-    backend: str = "auto",
-    timeout_s: float = 120.0,
-    threads: int | None = None,
-    link: Link | None = None,
-    share_gpu: bool = False,
-    init: bool = True,
-    compared_with: int | None = None,
-) -> WarmRanks:
+def workers(world_size: int = 2, **options: Any) -> WarmRanks:
     """Start ranks that stay: ``with workers(world_size=2) as ranks: ranks.run(fn, *args) …``.
 
     The options are those of :func:`launch`; ``timeout_s`` is that of each run. They are checked
     before any rank starts.
     """
     __tracebackhide__ = True
-    check_folders()
-    plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with)
-    _check_link_is_slower(plan)
-    ranks = WarmRanks(plan)
+    check_names(options, "workers")
+    ranks = WarmRanks(_checked_plan(world_size, **options))
     ranks._started(time.monotonic())
     return ranks
 
@@ -119,9 +108,7 @@ def launch(
     fn = kwargs.pop("fn", None) if fn is None else fn  # by name, as in launch(fn=train)
     check_call(fn, args, kwargs)
     assert fn is not None
-    check_folders()
-    plan = decide(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with)
-    _check_link_is_slower(plan)
+    plan = _checked_plan(world_size, backend, timeout_s, threads, link, share_gpu, init, compared_with)
     ranks = WarmRanks(plan)
     try:
         return ranks._run(fn, args, kwargs)
@@ -129,10 +116,11 @@ def launch(
         ranks.close(wait=plan.backend == "nccl")  # the next launch may need the memory of the GPU
 
 
-def _plan_ranks(world_size: int, **options: Any) -> LaunchPlan:
-    """Return the plan for ``%ranks``, whose options are those of :func:`launch`, once checked."""
+def _checked_plan(*given: Any, **options: Any) -> LaunchPlan:
+    """Return what the options of launch come to. Raises what :func:`launch` raises."""
+    __tracebackhide__ = True
     check_folders()
-    plan = decide(world_size, init=True, **options)
+    plan = decide(*given, **options)
     _check_link_is_slower(plan)
     return plan
 
@@ -178,7 +166,7 @@ def device() -> torch.device:
     """Return this rank's device under launch, else the one that parallel/devices.py finds."""
     from labkit.parallel.devices import process_device
 
-    return process_device(rank.current.config.device if rank.current is not None else None)
+    return process_device(rank.current.device if rank.current is not None else None)
 
 
 PROGRESS_EVERY_S = 0.1
@@ -225,9 +213,9 @@ def load_ipython_extension(_shell: object = None) -> None:
     if rank.current is not None:  # a cell that runs on ranks
         return
     server_handle.forks.start_ahead()  # it imports torch in the background, so the first cell need not wait
-    from labkit.ranks import magics  # here, because it needs IPython
+    from labkit.ranks.notebook import magics  # here, because it needs IPython
 
-    magics.load(_plan_ranks)
+    magics.load(_checked_plan)
 
 
 if sys.platform == "win32":

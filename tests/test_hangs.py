@@ -23,9 +23,9 @@ from torch.utils.data._utils import signal_handling
 
 from labkit.cost import Link
 from labkit.launch import LaunchTimeout, RankError, launch, workers
-from labkit.ranks import rank_state
-from labkit.ranks.hang import find_hang
-from labkit.ranks.messages import Begun, Place, RankState
+from labkit.ranks.faults import rank_state
+from labkit.ranks.faults.hang import find_hang
+from labkit.ranks.messages.message import Begun, Place, RankState
 
 
 def x(n=3):

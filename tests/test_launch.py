@@ -27,8 +27,9 @@ import labkit
 from labkit.base import machine
 from labkit.cost import ETHERNET_1G
 from labkit.launch import RankError, device, launch, progress, workers
-from labkit.ranks import pickling, plan, rank_config, server_handle
-from labkit.ranks.rank_config import CallerEnvironment
+from labkit.ranks.messages import caller_environment, pickling
+from labkit.ranks.messages.caller_environment import CallerEnvironment
+from labkit.ranks.processes import plan, server_handle
 
 # --- refused before anything starts ---------------------------------------------------------------
 
@@ -72,6 +73,11 @@ def test_an_option_out_of_range_is_refused_by_name(no_rank_starts, options, erro
     for start in (functools.partial(launch, rank_and_sum), workers):
         with pytest.raises(error, match=message):
             start(**options)
+
+
+def test_workers_refuse_an_option_that_launch_has_not(no_rank_starts):
+    with pytest.raises(TypeError, match=r"workers: there is no option 'backned'\. Did you mean backend="):
+        workers(backned="gloo")
 
 
 LOCK = threading.Lock()
@@ -159,8 +165,7 @@ def test_auto_takes_nccl_exactly_where_each_rank_and_each_of_those_compared_with
     monkeypatch, gpus, world_size, options, backend, devices, why
 ):
     monkeypatch.setattr(plan, "_gpu_count", lambda: gpus)
-    given = {"backend": "auto", "threads": None, "link": None, "share_gpu": False, "init": True} | options
-    decided = plan.decide(world_size, timeout_s=1.0, **given)
+    decided = plan.decide(world_size, **options)
     assert (decided.backend, decided.devices) == (backend, devices)
     assert why in decided.why and f" · {backend}: {decided.why} · " in decided.header(0.1)
     hidden = "" if backend == "gloo" and "backend" not in options else None  # on the CPU by choice, not by wish
@@ -170,12 +175,11 @@ def test_auto_takes_nccl_exactly_where_each_rank_and_each_of_those_compared_with
 def test_ranks_that_share_a_gpu_are_on_a_host_each_for_nccl_and_know_which_gpu_is_theirs(monkeypatch):
     """NCCL refuses two ranks on one GPU; Accelerate and FSDP take the GPU of LOCAL_RANK."""
     monkeypatch.setattr(plan, "_gpu_count", lambda: 2)
-    shared = plan.decide(3, "auto", 1.0, None, None, True, True)
-    environments = [shared.config(rank, 11868).environment for rank in range(3)]
-    assert len({environment["NCCL_HOSTID"] for environment in environments}) == 3
-    assert [environment["LOCAL_RANK"] for environment in environments] == ["0", "1", "0"]
-    assert {environment["LOCAL_WORLD_SIZE"] for environment in environments} == {"2"}
-    own = plan.decide(2, "auto", 1.0, None, None, True, True)
+    shared = plan.decide(3, share_gpu=True).variables
+    assert len({variables["NCCL_HOSTID"] for variables in shared}) == 3
+    assert [variables["LOCAL_RANK"] for variables in shared] == ["0", "1", "0"]
+    assert {variables["LOCAL_WORLD_SIZE"] for variables in shared} == {"2"}
+    own = plan.decide(2, share_gpu=True)
     assert not any("NCCL_HOSTID" in variables for variables in own.variables)
 
 
@@ -246,7 +250,7 @@ def test_a_rank_begins_without_any_module_that_the_student_edits_or_that_imports
         return [name for name in sys.modules if name.split(".")[0] == "labkit"]
 
     (loaded,) = launch(of_the_lab, world_size=1).values
-    assert "labkit.ranks.rank" in loaded
+    assert "labkit.ranks.processes.rank" in loaded
     behind_launch = ("labkit.ranks", "labkit.base", "labkit.trace")
     assert [name for name in loaded if not name.startswith(behind_launch) and name != "labkit"] == []
 
@@ -255,15 +259,15 @@ def test_what_is_on_disk_now_runs_the_students_file_and_the_lab_itself(monkeypat
     package = tmp_path / "labkit"
     shutil.copytree(os.path.dirname(labkit.__file__), package)
     monkeypatch.syspath_prepend(str(tmp_path))
-    files = [package / "dp.py", package / "ranks" / "rank_config.py"]
+    files = [package / "dp.py", package / "ranks" / "messages" / "caller_environment.py"]
 
     def launched():
         def edited():
             from labkit import dp
-            from labkit.ranks import rank_config
+            from labkit.ranks.messages import caller_environment
 
-            found = [getattr(module, "edited", None) for module in (dp, rank_config)]
-            return found, [dp.__file__, rank_config.__file__], os.getppid()
+            found = [getattr(module, "edited", None) for module in (dp, caller_environment)]
+            return found, [dp.__file__, caller_environment.__file__], os.getppid()
 
         return launch(edited, world_size=1).values[0]
 
@@ -299,7 +303,7 @@ print(len(psutil.Process().children()))
 STARTED_EARLY = """
 from IPython.core.interactiveshell import InteractiveShell
 InteractiveShell.instance()
-from labkit.ranks import server_handle
+from labkit.ranks.processes import server_handle
 server_handle.forks.packages.clear()  # it need not import torch here
 import labkit.launch
 """
@@ -423,7 +427,7 @@ def test_a_notebooks_rank_has_no_arguments_as_those_are_its_kernels(monkeypatch)
         (["train.py", "--lr", "1"], ["train.py", "--lr", "1"]),
     ):
         monkeypatch.setattr(sys, "argv", argv)
-        monkeypatch.setattr(rank_config, "in_notebook", lambda: True)
+        monkeypatch.setattr(caller_environment, "in_notebook", lambda: True)
         assert CallerEnvironment.here().argv == in_rank
 
 

@@ -39,8 +39,10 @@ from rank_functions import a_child, a_child_with_a_session_of_its_own, a_daemon,
 import labkit
 from labkit.course.notebooks import over_ipc
 from labkit.launch import LaunchTimeout, RankError, WarmRanks, launch, progress, workers
-from labkit.ranks import fork_server, messages, plan, pool, rank, server_handle
-from labkit.ranks.rank_handle import RankHandle
+from labkit.ranks.messages import connection
+from labkit.ranks.messages.message import GroupNumber
+from labkit.ranks.processes import fork_server, plan, pool, rank, server_handle
+from labkit.ranks.processes.rank_handle import RankHandle
 from labkit.trace import gpu_time, span
 
 # The promise is 2 s, on a machine that is free. A test host may be busy; a launch that does wait
@@ -154,7 +156,7 @@ def test_an_error_of_the_gpu_is_that_of_the_run_whose_work_failed_not_the_next_o
             raise RuntimeError(f"CUDA error: device-side assert triggered on {device}")
 
         torch.cuda.synchronize, gpu_time.gpus_in_use = fails, lambda: [torch.device("cuda", 0)]
-        rank.current.config = rank.current.config._replace(device="cuda:0")
+        rank.current.device = "cuda:0"
 
     error = fails(fails_on_the_gpu_after_its_return, world_size=1)
     assert "device-side assert triggered on cuda:0" in str(error)
@@ -166,12 +168,12 @@ def test_nccl_ends_a_rank_later_than_its_launch_does_and_not_much_later(monkeypa
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **options: formed.update(options, backend=backend))
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
-    config = plan.decide(1, "gloo", timeout_s, None, None, False, True).config(0, 0)
+    decided = plan.decide(1, "gloo", timeout_s=timeout_s)
     mine, theirs = socket.socketpair()
     with mine, theirs:
-        started = rank.Rank(mine, config._replace(backend="nccl", device="cuda:0"), 0)
-        started._collectives = object()
-        monkeypatch.setattr(started, "_meet", dist.HashStore)
+        started = rank.Rank(mine, replace(decided, backend="nccl", devices=["cuda:0"]), 0, listener=0, stacks=-1)
+        started.group = GroupNumber(1, 0)
+        monkeypatch.setattr(started, "_meet", lambda port: dist.HashStore())
         started._prepare_torch()
     assert formed["backend"] == "cpu:gloo,cuda:nccl"
     longest_s = pool.STACKS_S + 2 * pool.EXIT_S
@@ -185,7 +187,7 @@ def test_a_hang_that_ignores_signals_ends_too_and_on_nccl_it_names_what_to_try(b
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         time.sleep(1000)
 
-    decided = replace(plan.decide(1, "gloo", 0.3, 1, None, False, init=False), backend=backend)
+    decided = replace(plan.decide(1, "gloo", timeout_s=0.3, threads=1, init=False), backend=backend)
     with WarmRanks(decided) as ranks, pytest.raises(LaunchTimeout) as caught:
         ranks.run(deaf)
     shown = "\n".join(caught.value._render_traceback_())
@@ -269,7 +271,7 @@ def test_a_killed_server_takes_its_ranks_along_with_what_they_have_started_in_th
 
 def test_a_script_whose_whole_group_is_killed_leaves_nothing_of_its_ranks(tmp_path):
     (tmp_path / "script.py").write_text(
-        "import subprocess\nfrom labkit.launch import launch\nfrom labkit.ranks import server_handle\n"
+        "import subprocess\nfrom labkit.launch import launch\nfrom labkit.ranks.processes import server_handle\n"
         "server_handle.forks.packages.clear()  # this rank needs no torch\n"
         "def fn():\n    print('begun')\n    subprocess.run(['sleep', '1000'])\n"
         "launch(fn, world_size=1, init=False)\n"
@@ -286,7 +288,7 @@ def test_a_script_whose_whole_group_is_killed_leaves_nothing_of_its_ranks(tmp_pa
 
 def test_a_script_needs_no_main_guard_and_warm_ranks_that_it_leaves_open_end_with_it_in_silence(tmp_path):
     (tmp_path / "script.py").write_text(
-        "import os\nfrom labkit.launch import launch, workers\nfrom labkit.ranks import server_handle\n"
+        "import os\nfrom labkit.launch import launch, workers\nfrom labkit.ranks.processes import server_handle\n"
         "del server_handle.forks.packages[1:]  # torch alone\nscale = 10\n"
         "def fn():\n    import torch.distributed as dist\n    return dist.get_rank() * scale\n"
         "print(launch(fn, world_size=2).values)\n"
@@ -491,7 +493,7 @@ def test_a_forked_process_that_leaves_the_function_as_well_is_ended_with_a_word_
 
 def test_an_answer_that_has_not_come_whole_when_the_time_is_up_ends_in_a_timeout(hang):
     def answers_in_part_only():
-        os.write(rank.current.connection.fileno(), messages._HEADER.pack(0, 1 << 30))
+        os.write(rank.current.connection.fileno(), connection._HEADER.pack(0, 1 << 30))
         time.sleep(1000)
 
     assert "answers_in_part_only" in hang(answers_in_part_only, world_size=1, timeout_s=0.5)[0]
@@ -500,10 +502,10 @@ def test_an_answer_that_has_not_come_whole_when_the_time_is_up_ends_in_a_timeout
 def test_a_message_takes_only_the_memory_that_has_come_whatever_it_says_of_its_length():
     mine, theirs = socket.socketpair()
     with mine, theirs:
-        theirs.sendall(messages._HEADER.pack(0, 4 << 30) + b"a few bytes")
+        theirs.sendall(connection._HEADER.pack(0, 4 << 30) + b"a few bytes")
         tracemalloc.start()
         with pytest.raises(TimeoutError):
-            messages.receive(mine, deadline=0.0)
+            connection.receive_message(mine, deadline=0.0)
         assert tracemalloc.get_traced_memory()[1] < 10e6
         tracemalloc.stop()
 
@@ -724,7 +726,7 @@ class Kernel:
 @pytest.fixture(scope="module")  # its server imports torch once
 def kernel():
     kernel = Kernel()
-    kernel.run("from labkit.ranks import server_handle\ndel server_handle.forks.packages[1:]  # torch alone")
+    kernel.run("from labkit.ranks.processes import server_handle\ndel server_handle.forks.packages[1:]  # torch alone")
     kernel.run("import os, time\nfrom labkit.launch import launch, workers\nlaunch(int, world_size=1)")
     yield kernel
     kernel.close()

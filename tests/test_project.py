@@ -72,7 +72,10 @@ LIGHT = {
     "torch nbconvert bleach": ["course.report"],
     "torch transformers datasets": ["models"],
     "transformers": ["pipe"],
-    "torch numpy pandas matplotlib labkit.cost": ["ranks.rank_process", "ranks.fork_server"],  # as every rank begins
+    "torch numpy pandas matplotlib labkit.cost": [
+        "ranks.processes.rank_process",
+        "ranks.processes.fork_server",
+    ],  # as every rank begins
 }
 
 

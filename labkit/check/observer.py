@@ -68,11 +68,10 @@ class Observer(contextlib.ExitStack):
     def _ranks(self, world_size: int | None) -> Any:
         """Return so many ranks in a process group, or one without."""
         from labkit.launch import WarmRanks
-        from labkit.ranks.plan import decide
+        from labkit.ranks.processes.plan import decide
 
         if world_size not in self._started:
-            how: dict[str, Any] = {"threads": 1, "link": None, "share_gpu": False}
-            plan = decide(world_size or 1, "gloo", START_S, init=world_size is not None, **how)
+            plan = decide(world_size or 1, "gloo", START_S, threads=1, init=world_size is not None)
             ranks = WarmRanks(plan, plain.loads, MAX_PRINTED)
             self._started[world_size] = self.enter_context(ranks)
             ranks.run(int)  # they wait while the server imports a package, which is not the answer's time
@@ -84,7 +83,7 @@ class Observer(contextlib.ExitStack):
 def _wait_for_a_first_rank() -> None:
     """Wait until ranks can be started, so that no answer is blamed for the time that takes."""
     from labkit.launch import launch
-    from labkit.ranks import server_handle
+    from labkit.ranks.processes import server_handle
 
     server_handle.forks.start_ahead()
     import torch  # noqa: F401  # for the claims; meanwhile the server imports it as well

@@ -37,7 +37,7 @@ from labkit.base.texts import listed, shorten
 from labkit.check import CheckResult, check, record
 from labkit.course.student import NOT_OURS
 from labkit.launch import launch
-from labkit.ranks.server_handle import PACKAGES, forks
+from labkit.ranks.processes.server_handle import PACKAGES, forks
 
 LIMIT_S = 180.0  # for a task; check itself stops an answer that never ends, case by case
 START_S = 300.0  # until the process can judge: on a busy machine it takes long to import torch

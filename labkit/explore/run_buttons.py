@@ -9,8 +9,8 @@ from collections.abc import Callable
 import ipywidgets
 
 from labkit.explore.explorer import sentence_of
-from labkit.ranks.cell_output import is_stopped, on_progress
-from labkit.ranks.messages import Progress
+from labkit.ranks.messages.message import Progress
+from labkit.ranks.output.cell_output import is_stopped, on_progress
 from labkit.todo import TodoError
 
 

@@ -15,7 +15,7 @@ from IPython.display import display, update_display
 from labkit import draw
 from labkit.base.notebook import static
 from labkit.base.widget_output import instead_of_widget, widget_view
-from labkit.ranks import rank
+from labkit.ranks.processes import rank
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

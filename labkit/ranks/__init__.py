@@ -1,38 +1,47 @@
 """Behind launch: how ranks are planned, started, talked to and ended.
 
-The way of a launch, one class a step:
+The options of a launch come to a LaunchPlan (processes/plan.py), which goes to each rank with its
+number. A call is one message out, (CallerEnvironment, GroupNumber) and the pickled function, and
+one back, Done or Failed. The way of a launch, one class a step:
 
-    in the notebook  WarmRanks     warm_ranks.py     pack a call, unpack the answers into a Run
-                     RankPool      pool.py           all ranks: start, call, listen, end
-                     RankHandle    rank_handle.py    one of them: process, output, answer
-                     ServerHandle  server_handle.py  the server: keep it running, ask it for ranks
-    the server                     fork_server.py    has torch imported; forks ranks
-    in a rank                      rank_process.py   session, signals, output, stacks
-                     Rank          rank.py           run what is sent, and answer
+    in the notebook  WarmRanks     notebook/warm_ranks.py      pack a call, unpack the answers
+                     RankPool      processes/pool.py           all ranks: start, call, listen, end
+                     RankHandle    processes/rank_handle.py    one of them: process, answer
+                     ServerHandle  processes/server_handle.py  the server: ask it for ranks
+    the server                     processes/fork_server.py    has torch imported; forks ranks
+    in a rank                      processes/rank_process.py   session, signals, output, stacks
+                     Rank          processes/rank.py           run what is sent, and answer
 
 The notebook talks to the server once for each rank: it asks, and has a *control* for signals and
 the exit status. Calls and answers go straight between RankHandle and Rank, over a *connection*.
 
-What these share:
+The packages, each of which imports from those below it alone:
 
-    plan               what is decided before any rank starts
-    rank_config        where a rank stands, and what it takes over from the notebook
-    imported_lab       has the lab changed on disk since the server imported it
-    messages           what the notebook and a rank send each other, and how
-    pickling           how functions and values travel
-    work_log           what a rank has begun: collectives and messages
-    group_state        has all of that met, or would it meet what comes next
-    rank_state         where a rank is that stands still
-    thread_wait, hang  what it waits for; whether that can come
-    frames             which lines of a stack are the reader's own
-    run                what the reader gets of a run: values, spans, timings
-    cells              cells that live on ranks, and what becomes of a fault in one
-    shell              a rank's IPython shell, in which cells run
+notebook    what a reader works with
+    warm_ranks, run              calls, and what the reader gets of a run
+    magics                       %ranks and %%ranks
+    cells, rank_status, idle     cells that live on ranks, and what becomes of a fault in one
+    shell                        a rank's IPython shell, in which cells run
+processes   from the plan to ranks that answer: the way above, and
+    plan                         the options checked, and what they come to
+    refusals                     what this machine refuses: folders, loopback, its limits
+    imported_lab                 has the lab changed on disk since the server imported it
     call_reader, group_sockets   how a cell is ended without its rank: interrupt, shut sockets
-    loader_workers     and with it the workers of a data loader
-    magics, rank_tabs  %ranks and %%ranks; how what their ranks display is shown
-    errors             what the reader sees of a failure
-    rank_output, cell_output   what ranks print: reading it, showing it
+    loader_workers               and with it the workers of a data loader
+output      what ranks print and display
+    rank_output, cell_output     what they print: reading it, showing it
+    rank_tabs                    what their cells display
+faults      what went wrong, and where
+    errors, tracebacks, stacks   what the reader sees of it
+    frames                       whose a frame of a stack is
+    rank_state                   where a rank is that stands still
+    thread_wait, side_threads    what its threads wait for, and what they can end
+    work_log                     what it has begun: collectives and messages
+    hang, group_state            whether that can meet, and whether all of it has
+messages    what the notebook and a rank send each other
+    message, connection          what they say; how bytes travel
+    caller_environment           what a rank takes over from the notebook for each call
+    pickling                     how functions and values travel
 
 Every rank imports this file, so it imports nothing.
 """

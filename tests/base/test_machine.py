@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.base import machine
-from labkit.ranks import plan
+from labkit.ranks.processes import plan
 
 
 @pytest.mark.parametrize(("in_sight", "quota", "cores"), [(64, 2.0, 2), (8, 0.5, 1), (4, math.inf, 4)])
@@ -14,7 +14,7 @@ def test_cores_are_those_in_sight_or_the_quota_if_that_is_less(monkeypatch, in_s
     monkeypatch.setattr(machine, "visible_cores", lambda: in_sight)
     monkeypatch.setattr(machine, "cpu_quota", lambda: quota)
     assert machine.cores() == cores
-    assert plan.decide(2, "gloo", 1.0, None, None, False, True).threads == max(1, cores // 2)
+    assert plan.decide(2, "gloo").threads == max(1, cores // 2)
 
 
 @pytest.fixture

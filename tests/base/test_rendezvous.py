@@ -2,14 +2,14 @@
 
 import ctypes
 import socket
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 
 from labkit import dp
 from labkit.base.rendezvous import check_free, is_loopback, own_port, taken, without_name_server
-from labkit.ranks.rank import Rank
+from labkit.ranks.processes.plan import decide
+from labkit.ranks.processes.rank import Rank
 from labkit.train import rank_start
 from labkit.train.command import StartFlags
 
@@ -52,9 +52,8 @@ def test_stores_are_opened_without_a_name_server(monkeypatch):
     monkeypatch.setattr("torch.distributed.TCPStore", lambda *_, **__: found.append(lookup()) or mock.Mock())
     with socket.create_server(("127.0.0.1", 0)) as server:
         rank_start._meet(rank_start.ByHand(1, 2, port=server.getsockname()[1]), 60.0)
-    place = SimpleNamespace(rank=1, world_size=2, master_port=4711, cells=False, timeout_s=60.0)
     with socket.socket() as connection:
-        Rank(connection, place, listener=-1, stacks=-1)._meet()
+        Rank(connection, decide(2, "gloo"), rank=1, listener=-1, stacks=-1)._meet(4711)
     assert found == [socket.EAI_NONAME] * 2
 
 

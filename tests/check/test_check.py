@@ -197,7 +197,8 @@ def test_a_seed_draws_the_same_cases_again_and_another_one_others(task):
 
 TRAP = """
 import pickle
-from labkit.ranks import pickling, rank
+from labkit.ranks.messages import pickling
+from labkit.ranks.processes import rank
 
 class Trap(list):
     def __reduce__(self):

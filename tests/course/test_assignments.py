@@ -19,8 +19,8 @@ from train_commands import ENVIRONMENT, free_port
 from labkit.base import machine
 from labkit.course import assignments
 from labkit.course.archive import Archive
-from labkit.ranks import plan
-from labkit.ranks.plan import decide
+from labkit.ranks.processes import plan
+from labkit.ranks.processes.plan import decide
 from labkit.todo import TASKS
 from labkit.train import command
 
@@ -109,7 +109,7 @@ def as_planned(wanted: assignments.Wanted) -> dict:
     """What the run would be that a command names, here and now: its settings and its machine's."""
     config, start = command.parse(shlex.split(wanted.command)[3:])
     size = start.size(config.default_world_size)
-    plan = decide(size, start.backend, 60.0, start.threads_of_a_process(size), None, False, True)
+    plan = decide(size, start.backend, threads=start.threads_of_a_process(size))
     return vars(config) | {"world_size": size, "devices": plan.devices, "threads_per_rank": plan.threads}
 
 

@@ -12,7 +12,7 @@ import pytest
 from environments import PROJECT
 
 from labkit.cost import ETHERNET_1G
-from labkit.ranks import plan
+from labkit.ranks.processes import plan
 
 NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
 
@@ -37,8 +37,7 @@ class Launch(NamedTuple):
     options: dict[str, Any]
 
     def backend(self) -> str:
-        given = {"backend": "auto", "link": None, "share_gpu": False, "init": True} | self.options
-        return plan.decide(self.world_size, timeout_s=1.0, threads=1, **given).backend
+        return plan.decide(self.world_size, threads=1, **self.options).backend
 
 
 def cells(path) -> Iterator[ast.Module]:

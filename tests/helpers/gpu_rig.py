@@ -10,8 +10,8 @@ import pytest
 
 from labkit.base.machine import usable_gpus
 from labkit.launch import Run, WarmRanks, launch, workers
-from labkit.ranks.cells import Ranks
-from labkit.ranks.plan import decide
+from labkit.ranks.notebook.cells import Ranks
+from labkit.ranks.processes.plan import decide
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -39,7 +39,7 @@ class Rig(NamedTuple):
         return workers(world_size, **{"backend": self.backend, "share_gpu": self.on_gpu, "timeout_s": 60} | options)
 
     def cells(self, world_size: int = 2) -> Ranks:
-        return Ranks(decide(world_size, self.backend, 60.0, None, None, self.on_gpu, True))
+        return Ranks(decide(world_size, self.backend, timeout_s=60.0, share_gpu=self.on_gpu))
 
 
 @pytest.fixture(scope="session")

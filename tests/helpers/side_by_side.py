@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from labkit.cost import Link
 from labkit.launch import Run, launch
-from labkit.ranks import pool
+from labkit.ranks.processes import pool
 
 N_LAUNCHES = 8  # at a time
 QUIET_S = 0.5  # so long ranks must have stood still here before they are taken for deadlocked

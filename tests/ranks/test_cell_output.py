@@ -9,9 +9,9 @@ from typing import ClassVar
 import pytest
 import tqdm.auto
 
-from labkit.ranks.cell_output import CellDisplay
-from labkit.ranks.messages import Progress
-from labkit.ranks.rank_output import RankOutput
+from labkit.ranks.messages.message import Progress
+from labkit.ranks.output.cell_output import CellDisplay
+from labkit.ranks.output.rank_output import RankOutput
 
 # --- bars -----------------------------------------------------------------------------------------
 
@@ -144,8 +144,8 @@ def seen(text: str) -> list[str]:
 
 
 def test_lines_that_ranks_overwrite_stand_below_all_others_with_their_ranks(capsys, monkeypatch):
-    monkeypatch.setattr("labkit.ranks.cell_output.in_notebook", lambda: True)
-    monkeypatch.setattr("labkit.ranks.cell_output.REWRITE_S", 0.0)
+    monkeypatch.setattr("labkit.ranks.output.cell_output.in_notebook", lambda: True)
+    monkeypatch.setattr("labkit.ranks.output.cell_output.REWRITE_S", 0.0)
     monkeypatch.delenv("LABKIT_STATIC", raising=False)
     shown = ""
     with CellDisplay() as display:

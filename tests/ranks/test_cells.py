@@ -22,10 +22,10 @@ import pytest
 
 from labkit.cost import Link
 from labkit.launch import LaunchTimeout, RankError
-from labkit.ranks import pool as pools
-from labkit.ranks.cells import CellRun, Ranks
-from labkit.ranks.errors import FINISHED, where_ranks_are
-from labkit.ranks.plan import decide
+from labkit.ranks.faults.stacks import FINISHED, where_ranks_are
+from labkit.ranks.notebook.cells import CellRun, Ranks
+from labkit.ranks.processes import pool as pools
+from labkit.ranks.processes.plan import decide
 
 CELL = "/tmp/ipykernel_1/1.py"
 
@@ -35,8 +35,7 @@ IMPORTS = "import os, time, ctypes, torch, torch.distributed as dist\nrank = dis
 
 @contextlib.contextmanager
 def started(n: int, **options: Any) -> Iterator[Ranks]:
-    chosen = {"threads": 1, "link": None, "share_gpu": False, "init": True} | options
-    ranks = Ranks(decide(n, "gloo", 60.0, **chosen))
+    ranks = Ranks(decide(n, "gloo", **{"timeout_s": 60.0, "threads": 1} | options))
     run(ranks, f"{IMPORTS}; kept = rank + 7")
     try:
         yield ranks
@@ -197,7 +196,7 @@ def test_importing_launch_on_a_rank_starts_no_server_there(two):
 
 
 def test_the_huge_output_of_one_rank_is_cut_and_the_other_s_is_there(two, capfd, monkeypatch):
-    monkeypatch.setattr("labkit.ranks.cells.MAX_PRINTED", 1000)
+    monkeypatch.setattr("labkit.ranks.notebook.cells.MAX_PRINTED", 1000)
     cell = run(two, "print('x' * 5_000_000 if rank == 0 else 'small')\n'y' * (10_000_000 if rank == 0 else 1)")
     printed = capfd.readouterr().out
     assert "[rank 1] small" in printed
@@ -484,7 +483,7 @@ def test_a_rank_that_has_returned_or_is_in_no_line_of_the_readers_says_so():
 
 
 def test_a_rank_in_a_c_call_that_cannot_be_ended_is_replaced_and_says_what_is_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr("labkit.ranks.cells.LEAVE_CELL_S", 1.0)
+    monkeypatch.setattr("labkit.ranks.notebook.cells.LEAVE_CELL_S", 1.0)
     with started(2) as ranks:
         # all() never comes back to Python code, and no signal ends it.
         source = f"open({str(tmp_path)!r} + f'/{{rank}}', 'w').close()\nif rank: all(__import__('itertools').repeat(1))"
@@ -539,7 +538,9 @@ ENDED = "import multiprocessing\nmultiprocessing.active_children()"
     "fault", ["an interrupt", "an interrupt of stuck workers", "an error", "an error of another rank"]
 )
 def test_workers_of_a_loader_end_with_the_cell_and_cost_no_variables(two, tmp_path, monkeypatch, fault):
-    monkeypatch.setattr("labkit.ranks.cells.FORM_GROUP_S", 7.0)  # torch waits 5 s for each worker that does not end
+    monkeypatch.setattr(
+        "labkit.ranks.notebook.cells.FORM_GROUP_S", 7.0
+    )  # torch waits 5 s for each worker that does not end
     names = {"an error": "True", "an error of another rank": "rank == 1"}
     source = READ.format(stuck="stuck" in fault, folder=str(tmp_path), fails=names.get(fault, "False"))
     both_read = lambda: len(list(tmp_path.iterdir())) == 2  # noqa: E731
@@ -638,9 +639,9 @@ def test_16_hangs_in_a_row_leave_variables_and_nothing_else(monkeypatch):
 
 
 KERNEL = """
-from labkit.ranks.cells import Ranks
-from labkit.ranks.plan import decide
-ranks = Ranks(decide(2, "gloo", 60.0, 1, None, False, True))
+from labkit.ranks.notebook.cells import Ranks
+from labkit.ranks.processes.plan import decide
+ranks = Ranks(decide(2, "gloo", threads=1))
 print(*ranks.status()["pid"], flush=True)
 ranks.run_cell("import time; time.sleep(1000)", "cell")
 """

@@ -37,7 +37,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from labkit.cost import Link
 from labkit.launch import Run
-from labkit.ranks import thread_wait
+from labkit.ranks.faults import thread_wait
 
 SECONDS = 3
 

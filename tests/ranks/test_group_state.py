@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.ranks.group_state import is_in_step, is_settled
-from labkit.ranks.messages import ANY, GroupState
+from labkit.ranks.faults.group_state import is_in_step, is_settled
+from labkit.ranks.messages.message import ANY, GroupState
 
 SEND, RECEIVE = True, False
 

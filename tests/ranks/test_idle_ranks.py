@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from labkit.ranks import cells, idle
-from labkit.ranks.cells import Ranks
-from labkit.ranks.idle import IdleLimit
-from labkit.ranks.plan import decide
+from labkit.ranks.notebook import cells, idle
+from labkit.ranks.notebook.cells import Ranks
+from labkit.ranks.notebook.idle import IdleLimit
+from labkit.ranks.processes.plan import decide
 
 
 class Clock:
@@ -59,7 +59,7 @@ def test_what_is_not_a_time_is_refused_with_what_was_expected(given, monkeypatch
 def test_the_cell_after_an_idle_time_has_new_ranks_and_is_told_which_variables_are_gone(monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(cells, "show", said.append)
-    ranks = Ranks(decide(2, "gloo", 60.0, 1, None, False, True), idle_s=1800.0)
+    ranks = Ranks(decide(2, "gloo", threads=1), idle_s=1800.0)
     try:
         ranks.run_cell("%%ranks\nmodel, losses = 1, 2", "first cell")
         before = [handle.pid for handle in ranks._running().handles]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import subprocess
 import sys
@@ -14,10 +13,10 @@ from IPython.utils.capture import capture_output
 
 from labkit import todo
 from labkit.cost import ETHERNET_1G, Link
-from labkit.ranks import cells, magics
-from labkit.ranks.cells import CellRun, Ranks
-from labkit.ranks.errors import RankError
-from labkit.ranks.plan import decide
+from labkit.ranks.faults.errors import RankError
+from labkit.ranks.notebook import cells, magics
+from labkit.ranks.notebook.cells import CellRun, Ranks
+from labkit.ranks.processes.plan import decide
 
 
 class FakeRanks:
@@ -62,7 +61,7 @@ def shell(monkeypatch):
     shell = InteractiveShell.instance(colors="nocolor")
     todo.load_ipython_extension(shell)
     monkeypatch.setattr(cells, "Ranks", FakeRanks)
-    magics.load(functools.partial(decide, init=True))
+    magics.load(decide)
     yield shell
     InteractiveShell.clear_instance()
 
@@ -269,7 +268,7 @@ def test_in_a_ranks_cell_names_of_rank_0_are_offered_and_none_of_the_notebooks(f
 
 @pytest.fixture(scope="module")
 def real_ranks():
-    ranks = Ranks(decide(2, "gloo", 60.0, 1, None, False, init=True))
+    ranks = Ranks(decide(2, "gloo", threads=1))
     yield ranks
     ranks.stop()
 

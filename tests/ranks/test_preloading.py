@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from labkit.ranks.fork_server import USES_MODELS, _ForkServer
+from labkit.ranks.processes.fork_server import USES_MODELS, _ForkServer
 
 
 @pytest.mark.parametrize(("request_", "left"), [(b"r", ["json.tool", "json.decoder"]), (USES_MODELS, [])])

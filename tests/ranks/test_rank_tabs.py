@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from labkit.ranks import rank_tabs
-from labkit.ranks.rank_tabs import cell_outputs
+from labkit.ranks.output import rank_tabs
+from labkit.ranks.output.rank_tabs import cell_outputs
 
 PNG = base64.b64encode(b"\x89PNG").decode()
 

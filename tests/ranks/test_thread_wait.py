@@ -16,9 +16,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from labkit.ranks import frames
-from labkit.ranks.thread_wait import what_it_waits_for
-from labkit.ranks.work_log import WorkLog
+from labkit.ranks.faults import frames
+from labkit.ranks.faults.thread_wait import what_it_waits_for
+from labkit.ranks.faults.work_log import WorkLog
 
 TORCH = os.path.dirname(torch.__file__)
 
@@ -41,7 +41,7 @@ def wait_of(*args, **options):
     thread.start()
     while True:
         stack = list(frames.outwards(sys._current_frames()[thread.ident]))
-        ours = [each for each in stack if each.f_code.co_filename.endswith("ranks/work_log.py")]
+        ours = [each for each in stack if each.f_code.co_filename.endswith("faults/work_log.py")]
         if ours:
             return ours[0]
         time.sleep(0.01)

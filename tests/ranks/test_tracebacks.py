@@ -7,7 +7,8 @@ import linecache
 import pytest
 
 from labkit.launch import RankError
-from labkit.ranks.errors import MAX_MESSAGE_CHARACTERS, format_error, readable_stacks
+from labkit.ranks.faults.stacks import readable_stacks
+from labkit.ranks.faults.tracebacks import MAX_MESSAGE_CHARACTERS, format_error
 
 LONG = "head" + "x" * 50_000_000 + "tail"
 

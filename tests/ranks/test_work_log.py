@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from labkit.launch import launch
-from labkit.ranks import work_log
-from labkit.ranks.work_log import WORK_LOG, WorkLog
+from labkit.ranks.faults import work_log
+from labkit.ranks.faults.work_log import WORK_LOG, WorkLog
 
 
 class Gloo:

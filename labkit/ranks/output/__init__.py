@@ -1,0 +1,1 @@
+"""What ranks print and display: read it, show it."""

@@ -1,0 +1,1 @@
+"""From the plan of a launch to ranks that answer, and to their end."""
