@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from labkit.parallel.placement import WithDevice
+from labkit.parallel.pipe.placement import WithDevice
 from labkit.pipe import Pipe
 
 MIN_SPEED_UP = 1.1

@@ -28,7 +28,7 @@ from bench_dp import keep_freed_memory
 from torch import nn
 
 from labkit import models
-from labkit.parallel.split_backward import StageGraph, enter_graph
+from labkit.parallel.pipe.split_backward import StageGraph, enter_graph
 
 MAX_SPLIT, MAX_WHOLE = 1.1, 1.01
 WARM_UP = 3

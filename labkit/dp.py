@@ -35,18 +35,9 @@ from labkit.base.checks import check_number
 from labkit.base.lab import start_again_in_own
 from labkit.base.parent import end_with_parent
 from labkit.base.rendezvous import LOOPBACK_INTERFACE, check_free, is_loopback, keep_on, own_port
-from labkit.parallel.bucket import (
-    MIB,
-    Bucket,
-    CommHook,
-    all_reduce_hook,
-    check_same_model,
-    forms_of,
-    take_buffers_from_rank_0,
-    take_from_rank_0,
-)
-from labkit.parallel.guard import NOT_AVERAGED, Guard, check_unwrapped
-from labkit.parallel.piece import check_whole
+from labkit.parallel.dp.bucket import MIB, Bucket, CommHook, all_reduce_hook
+from labkit.parallel.guard import Guard, check_unwrapped, check_whole
+from labkit.parallel.same_model import check_same_model, forms_of, take_buffers_from_rank_0, take_from_rank_0
 from labkit.todo import TodoError
 
 # --- shards: every rank gets its own part of the data ---------------------------------------------
@@ -424,7 +415,7 @@ class BucketedDataParallel(torch.nn.Module):
         check_whole(module.parameters())
         check_unwrapped(module)
         self.buckets = _make_buckets(module, bucket_cap_mb)
-        check_same_model(module, self.buckets)
+        check_same_model(module, [len(bucket.parameters) for bucket in self.buckets])
         for tensor in [*module.parameters(), *module.buffers()]:
             take_from_rank_0(tensor)
         self.module = module
@@ -437,8 +428,7 @@ class BucketedDataParallel(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.training and torch.is_grad_enabled():
-            if self._has_ready_gradients():
-                raise RuntimeError(f"{NOT_AVERAGED}. To accumulate gradients, run backward() inside no_sync() as well")
+            self._guard.check_averaged(then=". To accumulate gradients, run backward() inside no_sync() as well")
             if self._synchronize:
                 self._guard.check()
                 take_buffers_from_rank_0(self.module, self._buffer_forms)
@@ -475,7 +465,7 @@ class BucketedDataParallel(torch.nn.Module):
         ### bucket that can go now, with self.comm_hook. Ranks must send in the same order, whatever
         ### becomes ready first, or they would add up different buckets. self.buckets is that order,
         ### and self._sent counts those that have gone. What a Bucket can do is in
-        ### labkit/parallel/bucket.py.
+        ### labkit/parallel/dp/bucket.py.
         ### BEGIN SOLUTION dp.7
         bucket.collect(position)
         bucket.missing.remove(position)
@@ -490,11 +480,7 @@ class BucketedDataParallel(torch.nn.Module):
         Call it after the backward pass and before the optimizer's step. Raises RuntimeError if
         there was no backward pass since the last time.
         """
-        if not self._has_ready_gradients():
-            raise RuntimeError(
-                "there is no gradient to average: since the last finish_gradient_synchronization() no backward() through "
-                "this model has run outside no_sync()"
-            )
+        self._guard.check_ready(" outside no_sync()")
         if not self.training:  # else forward has checked
             self._guard.check()
         ### TODO dp.7 (10 minutes): Come back when the sum of every bucket is there. Some have not

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import BertForSequenceClassification, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
 
-    from labkit.parallel.gpt2 import GPT2Stage
+    from labkit.parallel.pipe.gpt2 import GPT2Stage
 
 T = TypeVar("T")
 
@@ -124,7 +124,7 @@ def parallelize(gpt2: GPT2LMHeadModel, devices: Sequence[str | torch.device]) ->
     Raises TypeError for anything but a GPT2LMHeadModel. Before anything is moved, raises ValueError
     for no device at all, for more devices than blocks, and for GPUs where there are none.
     """
-    from labkit.parallel.gpt2 import place_blocks
+    from labkit.parallel.pipe.gpt2 import place_blocks
 
     return place_blocks(gpt2, devices)
 
@@ -145,7 +145,7 @@ def stages(gpt2: GPT2LMHeadModel, n_stages: int) -> list[GPT2Stage]:
     Raises TypeError for anything but a GPT2LMHeadModel and an int, ValueError for fewer stages than
     one or more than blocks.
     """
-    from labkit.parallel.gpt2 import cut_into_stages
+    from labkit.parallel.pipe.gpt2 import cut_into_stages
 
     return cut_into_stages(gpt2, n_stages)
 

@@ -20,17 +20,17 @@ import torch
 from torch import nn
 
 from labkit.base.checks import check_counts
-from labkit.parallel.agreement import check_together
-from labkit.parallel.batch import agreed_rows, check_input, check_no_grad, check_no_transform, cut, rows_of
-from labkit.parallel.gpt2 import PipedBlocks, check_ready, take_out_of_pipe
-from labkit.parallel.p2p import P2P
-from labkit.parallel.placement import WithDevice, check_modules, placed
-from labkit.parallel.row_mean import LossFunction
-from labkit.parallel.sequence_layers import check_sequence_layers
-from labkit.parallel.stage import MeanLoss, Stage, checked_step
-from labkit.parallel.stage_assignment import assign_stages
-from labkit.parallel.stage_node import concatenate, run_stage
-from labkit.parallel.worker import Task, Worker, create_workers, end_workers, wait_for_end
+from labkit.parallel.pipe.agreement import check_together
+from labkit.parallel.pipe.batch import agreed_rows, check_input, check_no_grad, check_no_transform, cut, rows_of
+from labkit.parallel.pipe.gpt2 import PipedBlocks, check_ready, take_out_of_pipe
+from labkit.parallel.pipe.p2p import P2P
+from labkit.parallel.pipe.placement import WithDevice, check_modules, placed
+from labkit.parallel.pipe.row_mean import LossFunction
+from labkit.parallel.pipe.scheduled_stage import MeanLoss, Stage, checked_step
+from labkit.parallel.pipe.sequence_layers import check_sequence_layers
+from labkit.parallel.pipe.stage_assignment import assign_stages
+from labkit.parallel.pipe.worker import Task, Worker, create_workers, end_workers, wait_for_end
+from labkit.parallel.pipe.worker_stage import concatenate, run_stage
 from labkit.schedule import Schedule
 from labkit.todo import TodoError
 
@@ -138,7 +138,7 @@ class Pipe(nn.Module):
       vectors.
     - Dropout, while training, draws its masks for each micro-batch, in threads that share one
       generator, so a seed does not repeat them.
-    - There are no second derivatives: see :func:`labkit.parallel.stage_node.run_stage`. Backward
+    - There are no second derivatives: see :func:`labkit.parallel.pipe.worker_stage.run_stage`. Backward
       runs a stage's micro-batches from the last to the first. torch.func (grad, jacrev, jvp, vmap)
       is refused, and torch.compile is for the stages, not for the Pipe.
     - Stages run in threads of their own. Of the caller's modes, those of grad, inference and
@@ -156,7 +156,7 @@ class Pipe(nn.Module):
     2004.09910.
     """
 
-    moves_tensors = True  # to its devices and between them: see labkit/parallel/placement.py
+    moves_tensors = True  # to its devices and between them: see labkit/parallel/pipe/placement.py
 
     def __init__(self, module: nn.Sequential, split_size: int = 1):
         super().__init__()
@@ -178,8 +178,8 @@ class Pipe(nn.Module):
         self._check_clock(batches, schedule)
         ### TODO pipe.3 (20 minutes): Do the clock, all of its pairs at the same time, each in the
         ### worker of its partition: self._workers[j]. A worker makes a call that it is handed
-        ### as a Task (labkit/parallel/worker.py). The call to make is run_stage
-        ### (labkit/parallel/stage_node.py), with the partition, its input, its device and both
+        ### as a Task (labkit/parallel/pipe/worker.py). The call to make is run_stage
+        ### (labkit/parallel/pipe/worker_stage.py), with the partition, its input, its device and both
         ### numbers. Afterwards batches has the outputs; the docstring says what must hold if a
         ### call fails.
         ### BEGIN SOLUTION pipe.3
@@ -207,7 +207,7 @@ class Pipe(nn.Module):
         self._check_batch(x)
         ### TODO pipe.3 (10 minutes): Send x through all partitions, in micro-batches of split_size
         ### rows, by the clocks of clock_cycles. self.compute does one clock; concatenate, in
-        ### labkit/parallel/stage_node.py, makes one tensor of outputs that fit together.
+        ### labkit/parallel/pipe/worker_stage.py, makes one tensor of outputs that fit together.
         ### BEGIN SOLUTION pipe.3
         batches = list(x.split(self.split_size))
         for schedule in clock_cycles(len(batches), len(self.partitions)):
@@ -297,7 +297,7 @@ def prepare_pipeline_parallel(gpt2: GPT2LMHeadModel, split_size: int) -> GPT2LMH
     ### TODO pipe.4 (15 minutes): Put a Pipe where GPT-2 has its blocks. They are in
     ### gpt2.transformer.h, in the order in which they run, each in a WithDevice. GPT-2 goes through
     ### what it finds there, and calls it with hidden states and some other things, but a Pipe takes
-    ### one tensor: PipedBlocks, in labkit/parallel/gpt2.py, stands between the two.
+    ### one tensor: PipedBlocks, in labkit/parallel/pipe/gpt2.py, stands between the two.
     ### BEGIN SOLUTION pipe.4
     pipe = Pipe(nn.Sequential(*gpt2.transformer.h), split_size)
     gpt2.transformer.h = PipedBlocks(pipe)
@@ -404,10 +404,10 @@ class ScheduledPipeline:
         with self._running():
             ### TODO pipe.5 (30 minutes): Do this rank's ops, self.schedule.ops[self.rank], in their
             ### order: each gets what it needs, and what others wait for is sent. self._stages has
-            ### the Stage (labkit/parallel/stage.py) of each number that this rank has, maybe
-            ### several. self._p2p (labkit/parallel/p2p.py) sends and receives; it knows on which
-            ### rank the other stage is. inputs are the micro-batches of stage 0, and last is the
-            ### number of the last stage, whose forward pass gives the loss.
+            ### the Stage (labkit/parallel/pipe/scheduled_stage.py) of each number that this rank has,
+            ### maybe several. self._p2p (labkit/parallel/pipe/p2p.py) sends and receives; it knows on
+            ### which rank the other stage is. inputs are the micro-batches of stage 0, and last is
+            ### the number of the last stage, whose forward pass gives the loss.
             ### BEGIN SOLUTION pipe.5
             for op in self.schedule.ops[self.rank]:
                 stage, i = self._stages[op.stage], op.micro_batch

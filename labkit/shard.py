@@ -16,27 +16,29 @@ import torch
 import torch.distributed as dist
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from labkit.parallel.bucket import check_same_model, take_from_rank_0
-from labkit.parallel.guard import NOT_AVERAGED, Guard, check_unwrapped
-from labkit.parallel.piece import InPieces, check_whole
-from labkit.parallel.shard import (
-    Broadcast,
+from labkit.parallel.guard import Guard, check_unwrapped, check_whole
+from labkit.parallel.same_model import check_same_model, take_from_rank_0
+from labkit.parallel.shard.matrix_share import (
     CollectiveFunction,
-    Form,
     check_input,
     check_linear,
+    keep_frozen,
+    sum_over_ranks,
+)
+from labkit.parallel.shard.optimizer_share import (
+    Broadcast,
+    Form,
     check_optimizer_class,
     check_same_parameters,
     check_share,
     check_unchanged,
     forms_of,
-    keep_frozen,
     on_cpu,
     own_share,
-    sum_over_ranks,
 )
-from labkit.parallel.sharded_state import sharded_state
-from labkit.parallel.unit import (
+from labkit.parallel.shard.piece import InPieces
+from labkit.parallel.shard.sharded_state import sharded_state
+from labkit.parallel.shard.unit import (
     OnItsWay,
     Unit,
     all_gather_into_tensor,
@@ -48,7 +50,7 @@ from labkit.parallel.unit import (
     make_units,
     reduce_scatter_tensor,
 )
-from labkit.parallel.unit_hooks import GatherOrder, Hooks, listen
+from labkit.parallel.shard.unit_hooks import GatherOrder, Hooks, listen
 from labkit.todo import TodoError
 
 # --- the optimizer's state ------------------------------------------------------------------------
@@ -165,8 +167,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
             own.update(group | {"params": own["params"]})  # a scheduler may have changed the options
         ### TODO shard.1 (10 minutes): Step this rank's share, with self.local, which takes the closure
         ### as well. Then have every parameter travel from its owner: a Broadcast, in
-        ### labkit/parallel/shard.py, starts at once and can be waited for, so all can be on their way
-        ### at the same time. Every rank takes part in each of them, in the same order.
+        ### labkit/parallel/shard/optimizer_share.py, starts at once and can be waited for, so all can
+        ### be on their way at the same time. Every rank takes part in each of them, in the same order.
         ### BEGIN SOLUTION shard.1
         loss = self.local.step(closure)
         broadcasts = [Broadcast(parameter, owner) for parameter, owner in self.owners.items()]
@@ -223,7 +225,7 @@ class ShardedModel(InPieces):
       train in. Its parameters and buffers are taken from rank 0. As ``.module`` it has the names
       that it had; in a layer of ``units`` a parameter is now this rank's piece, 1-D.
     - ``shard``: a class of modules, or several. Each outermost layer of these is a
-      :class:`~labkit.parallel.unit.Unit`; layers that share a parameter are one. All other
+      :class:`~labkit.parallel.shard.unit.Unit`; layers that share a parameter are one. All other
       parameters are ``replicated``: on every rank, with averaged gradients.
     - ``compute_dtype``: weights are cast to it before they travel, and the inputs of their layers;
       outputs stay in it. Pieces, their gradients and so the optimizer keep the dtype that they had.
@@ -276,7 +278,7 @@ class ShardedModel(InPieces):
         kinds = check_kinds(shard)
         check_whole(module.parameters())
         check_unwrapped(module)
-        check_same_model(module, [])
+        check_same_model(module)
         for tensor in [*module.parameters(), *module.buffers()]:
             take_from_rank_0(tensor)
         self.units = make_units(module, kinds, compute_dtype)
@@ -295,7 +297,7 @@ class ShardedModel(InPieces):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled():
-            self._check_averaged()
+            self._guard.check_averaged()
             self._guard.check()
         self._begin_pass()
         outputs = self.module(*args, **kwargs)
@@ -312,7 +314,7 @@ class ShardedModel(InPieces):
         ### unit.full.untyped_storage().resize_(…). Start filling it with the shards of all ranks, in
         ### its dtype, by all_gather_into_tensor. Another layer may compute meanwhile, so do not wait
         ### here: take async_op=True, and return what that returns. What a Unit can do is in
-        ### labkit/parallel/unit.py.
+        ### labkit/parallel/shard/unit.py.
         ### BEGIN SOLUTION shard.2
         unit.full.untyped_storage().resize_(unit.full.nbytes)
         return all_gather_into_tensor(unit.full, unit.shard.to(unit.full.dtype), async_op=True)
@@ -344,11 +346,7 @@ class ShardedModel(InPieces):
         Call it after each backward pass and before the optimizer's step. Raises RuntimeError if
         there was no backward pass since the last time.
         """
-        if not self._backward_ran:
-            raise RuntimeError(
-                "there is no gradient to average: since the last finish_gradient_synchronization() no backward() through "
-                "this model has run"
-            )
+        self._guard.check_ready()
         gradients = gradients_of(self.replicated)
         ### TODO shard.2 (5 minutes): Wait for all that is in self._on_their_way, and give each unit
         ### the mean of its gradients, with add_gradient.
@@ -374,7 +372,7 @@ class ShardedModel(InPieces):
         It is the norm that one process would find: every rank's pieces, and what is replicated
         once. All ranks call it, after finish_gradient_synchronization(); one number travels.
         """
-        self._check_averaged()
+        self._guard.check_averaged()
         pieces = [gradient for unit in self.units for gradient in unit.gradients()]
         replicated = [p.grad for p in self.replicated if p.grad is not None]
         square = get_total_norm(pieces).to(self.units[0].shard.device).square()
@@ -437,10 +435,6 @@ class ShardedModel(InPieces):
     def _has_ready_gradients(self) -> bool:
         return self._backward_ran
 
-    def _check_averaged(self) -> None:
-        if self._backward_ran:
-            raise RuntimeError(NOT_AVERAGED)
-
     def _note_backward(self) -> None:
         self._backward_ran = True
 
@@ -473,8 +467,8 @@ class CopyToRanks(CollectiveFunction):
     @staticmethod
     def backward(ctx: Any, dy: torch.Tensor) -> Any:
         ### TODO shard.3 (5 minutes): dy is the gradient that comes from this rank's part of the layer
-        ### alone. Return x's whole gradient, and None for the group. sum_over_ranks is in
-        ### labkit/parallel/shard.py; the group is ctx.group.
+        ### alone. Return x's whole gradient, and None for the group, ctx.group. sum_over_ranks is
+        ### in labkit/parallel/shard/matrix_share.py.
         ### BEGIN SOLUTION shard.3
         return sum_over_ranks(dy, ctx.group), None
         ### END SOLUTION

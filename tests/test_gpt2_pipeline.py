@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from transformers import GPT2LMHeadModel
 
 from labkit import models
-from labkit.parallel.gpt2 import PipedBlocks
+from labkit.parallel.pipe.gpt2 import PipedBlocks
 from labkit.pipe import prepare_pipeline_parallel
 from labkit.trace import record
 from labkit.train.translation import EOS_DE_ID, Example, collate, generate, target_loss

@@ -19,7 +19,7 @@ from small_modules import Do, output_and_gradients, rows
 from to_do import task
 from torch import nn
 
-from labkit.parallel import worker
+from labkit.parallel.pipe import worker
 from labkit.pipe import Pipe, WithDevice, clock_cycles, split_module
 
 SECONDS = 20.0  # more than anything here takes; waiting that long is a failure

@@ -45,7 +45,7 @@ def test_every_package_folder_is_installed():
 
 
 def test_every_module_has_its_place_in_the_layers():
-    contract, _ = PYPROJECT["tool"]["importlinter"]["contracts"]
+    contract, *_ = PYPROJECT["tool"]["importlinter"]["contracts"]
     placed = [name.strip(" ()") for layer in contract["layers"] for name in re.split(r"[|:]", layer)]
     there = {f"labkit.{path.stem}" for path in (PROJECT / "labkit").glob("*.py") if path.stem != "__init__"}
     there |= {f"labkit.{path.parent.name}" for path in (PROJECT / "labkit").glob("*/__init__.py")}

@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 from labkit import dp
-from labkit.parallel.bucket import Bucket
+from labkit.parallel.dp.bucket import Bucket
 from labkit.trace import span
 
 MIB = 2**20
@@ -620,12 +620,12 @@ def test_a_bucket_is_sent_after_what_was_collected_on_every_stream_as_by_the_par
         return torch.futures.Future()
 
     for position, stream in enumerate(streams[:2]):
-        monkeypatch.setattr("labkit.parallel.bucket._current_stream", lambda tensor, stream=stream: stream)
+        monkeypatch.setattr("labkit.parallel.dp.bucket._current_stream", lambda tensor, stream=stream: stream)
         bucket.collect(position)
     bucket.send(hook)
     assert sent_after == [{*streams[:2]}]
     bucket.reset()
-    monkeypatch.setattr("labkit.parallel.bucket._current_stream", lambda tensor: streams[2])
+    monkeypatch.setattr("labkit.parallel.dp.bucket._current_stream", lambda tensor: streams[2])
     bucket.send(hook)
     assert streams[2].waits_for == {streams[2]}, "of the step before"
 

@@ -22,7 +22,7 @@ from labkit import dp, models, pipe
 from labkit.cost import fit_link
 from labkit.explore.schedules.measure import run_schedules
 from labkit.launch import device, launch
-from labkit.parallel.stage import Stage
+from labkit.parallel.pipe.scheduled_stage import Stage
 from labkit.schedule import Op, Schedule, gpipe, one_f_one_b
 from labkit.simulate import TimedSchedule, makespan, simulate
 from labkit.simulate.measures import peak_activations

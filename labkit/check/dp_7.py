@@ -76,7 +76,7 @@ class Case:
     @torch.random.fork_rng(devices=[])
     def observe(self) -> list[Step]:
         from labkit import dp
-        from labkit.parallel import bucket
+        from labkit.parallel.dp import bucket
 
         torch.manual_seed(3)
         self.layers = nn.ModuleDict({letter: nn.Linear(4, 4).double() for letter in LAYERS})

@@ -54,7 +54,7 @@ class Case(NamedTuple):
         import torch
 
         from labkit import pipe
-        from labkit.parallel.worker import Task
+        from labkit.parallel.pipe.worker import Task
 
         x, stages = torch.arange(1.0, self.rows + 1)[:, None], Stages(self.n_stages, self.holds)
         seen: dict[str, Any] = {"error": None}
@@ -85,7 +85,7 @@ class Case(NamedTuple):
         """Return the micro-batches after compute and what was recorded, or output and gradients."""
         import torch
 
-        from labkit.parallel.worker import watch_queues
+        from labkit.parallel.pipe.task_waits import watch_queues
         from labkit.trace import Recorder
 
         if self.schedule:
@@ -156,7 +156,7 @@ class Stages:
 
     def _be_slow(self) -> None:
         """Wait until this thread's task is waited for, or compute has returned."""
-        from labkit.parallel.worker import this_task
+        from labkit.parallel.pipe.worker import this_task
 
         until = time.monotonic() + SLOW_S
         while this_task() not in self.waited_for and not self.released.is_set() and time.monotonic() < until:

@@ -239,7 +239,7 @@ def each_op_is_received_run_and_sent(case: Case, seen: Any) -> Finding:
 @TASK.claim(SPLIT)
 def a_split_backward_pass_is_two_ops(case: Case, seen: Any) -> Finding:
     """Where backward is split, I computes the input's gradient, and W, later, the weights'."""
-    todo = "Here I and W are in place of B: labkit/parallel/stage.py says what each computes"
+    todo = "Here I and W are in place of B: labkit/parallel/pipe/scheduled_stage.py says what each computes"
     return _first_difference(case, seen, todo)
 
 

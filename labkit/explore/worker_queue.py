@@ -30,7 +30,7 @@ def record_queue(pipe: Pipe, x: torch.Tensor, warm_up: int = 2) -> pd.DataFrame:
 
     Raises what the Pipe raises: TodoError while pipe.3 is to do.
     """
-    from labkit.parallel.worker import watch_queues
+    from labkit.parallel.pipe.task_waits import watch_queues
     from labkit.simulate import by_stage
     from labkit.trace import record
 

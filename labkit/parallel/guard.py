@@ -32,7 +32,9 @@ class Guard:
     """Notices where a wrapped module is no longer what it was.
 
         self._guard = Guard(self, module, parameters, handles)   # at the end of __init__
-        self._guard.check()                                      # in forward, while training
+        self._guard.check_averaged()                             # in forward, while training
+        self._guard.check()                                      # likewise
+        self._guard.check_ready()                                # before gradients are averaged
 
     ``parameters`` are those whose gradients ``wrapper`` averages, ``handles`` those of the hooks
     that it has set on them. The wrapper's ``_has_ready_gradients()`` tells whether some are not
@@ -95,10 +97,23 @@ class Guard:
             f"then wrap the module: delete this wrapper (del model), and make another {self.kind}"
         )
 
-    def has_ready_gradients(self, parameters: Iterable[torch.Tensor]) -> bool:
-        """Return whether one of these parameters has a gradient that is not averaged yet."""
+    def check_averaged(self, of: Iterable[torch.Tensor] | None = None, then: str = "") -> None:
+        """Raise RuntimeError where gradients are not averaged yet: any, or one ``of`` these
+        parameters. ``then`` is what else to say."""
+        if self._has_ready_gradients() and (of is None or any(each in self._averaged for each in of)):
+            raise RuntimeError(NOT_AVERAGED + then)
+
+    def check_ready(self, where: str = "") -> None:
+        """Raise RuntimeError where no backward pass, ``where``, has left gradients to average."""
+        if not self._has_ready_gradients():
+            raise RuntimeError(
+                "there is no gradient to average: since the last finish_gradient_synchronization() no backward() through "
+                f"this model has run{where}"
+            )
+
+    def _has_ready_gradients(self) -> bool:
         wrapper: Any = self._wrapper()
-        return bool(wrapper and wrapper._has_ready_gradients()) and any(p in self._averaged for p in parameters)
+        return wrapper is not None and wrapper._has_ready_gradients()
 
     def __reduce__(self) -> Any:
         return _copied_guard, (self.kind,)
@@ -106,7 +121,7 @@ class Guard:
 
 def _copied_guard(kind: str) -> Guard:
     guard = Guard.__new__(Guard)
-    guard.kind, guard._layers = kind, []
+    guard.kind, guard._layers, guard._wrapper = kind, [], lambda: None  # type: ignore[assignment]
     return guard
 
 
@@ -172,6 +187,22 @@ def check_unwrapped(module: nn.Module) -> None:
             )
 
 
+# --- a parameter knows that it is a piece ---------------------------------------------------------
+
+PIECE_OF = "_labkit_piece_of"  # a Whole, of a parameter that ShardedModel has cut
+_SHARDED = (
+    "which has its own piece of each parameter on each rank, so nothing is to be averaged or taken from rank 0: its "
+    "finish_gradient_synchronization() averages the gradients"
+)
+
+
+def check_whole(parameters: Iterable[torch.Tensor]) -> None:
+    """Raise ValueError where one of these is a piece, of which each rank has another."""
+    for each in parameters:
+        if hasattr(each, PIECE_OF):
+            raise ValueError(f"{getattr(each, PIECE_OF).name} is sharded already: it is in a ShardedModel, {_SHARDED}")
+
+
 # --- no step before the mean ----------------------------------------------------------------------
 
 
@@ -183,8 +214,7 @@ def _check_averaged(optimizer: torch.optim.Optimizer, args: Sequence[Any], optio
     if any(each is not None for each in [*args[1:], options.get("closure")]):
         return
     for guard in [*_GUARDS]:
-        if guard.has_ready_gradients(parameter for group in optimizer.param_groups for parameter in group["params"]):
-            raise RuntimeError(NOT_AVERAGED)
+        guard.check_averaged(parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
 register_optimizer_step_pre_hook(_check_averaged)

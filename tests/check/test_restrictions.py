@@ -101,7 +101,7 @@ CLEAN = {
     "a class of one's own called Reducer": "    Reducer(model)\n\nclass Reducer:\n    pass\n",
     "an attribute of that name": "    model.DistributedDataParallel(model.Reducer)\n",
     "evaluating a model": "    model.eval()\n",
-    "the lab's own parts": "    from labkit.parallel import bucket\n    from .todo import TodoError\n",
+    "the lab's own parts": "    from labkit.parallel.dp import bucket\n    from .todo import TodoError\n",
     "processes": "    torch.multiprocessing.Process(target=print).start()\n",
 }
 

@@ -77,7 +77,7 @@ LIKE_A_SOLUTION = {  # what calls the same in the same order, and why it may
     ("docs/training.md", "step", "dp.4"): "its all_reduce adds up tokens",
     ("notebooks/04_overlap.ipynb", "send_when_ready", "dp.4"): "in hooks, after dp.4",
     ("notebooks/10_gpt2_pipeline.ipynb", "in_process", "dp.4"): "it adds up one tied weight",
-    ("tests/parallel/test_worker.py", "*", "pipe.3"): "it holds the given worker to what it promises",
+    ("tests/parallel/pipe/test_worker.py", "*", "pipe.3"): "it holds the given worker to what it promises",
     ("tests/parity/test_parity.py", "add_up", "dp.4"): "a wrong answer to dp.4",
     ("tests/helpers/pipelines.py", "random_schedules", "dp.1"): "it shuffles",
 }

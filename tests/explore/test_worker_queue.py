@@ -6,7 +6,7 @@ from to_do import task
 from torch import nn
 
 from labkit.explore.worker_queue import PLACES, record_queue
-from labkit.parallel.placement import WithDevice
+from labkit.parallel.pipe.placement import WithDevice
 from labkit.pipe import Pipe
 
 pytestmark = task("pipe.1", "pipe.2", "pipe.3")

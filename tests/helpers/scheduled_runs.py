@@ -8,7 +8,7 @@ import torch.distributed as dist
 from small_modules import Do, gradients
 from torch import nn
 
-from labkit.parallel.p2p import P2P
+from labkit.parallel.pipe.p2p import P2P
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import forward_only
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from labkit.cost import Link
 from labkit.parallel import emulated
 from labkit.parallel.emulated import EmulatedStage, Sleep
-from labkit.parallel.stage import Stage
+from labkit.parallel.pipe.scheduled_stage import Stage
 from labkit.trace import span
 
 SAID = emulated.NOTE

@@ -14,7 +14,7 @@ from torch.nn.functional import mse_loss
 
 from labkit.launch import device, progress
 from labkit.parallel.emulated import EmulatedStage
-from labkit.parallel.stage import Stage
+from labkit.parallel.pipe.scheduled_stage import Stage
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import Op, Schedule
 from labkit.trace import barrier, set_step

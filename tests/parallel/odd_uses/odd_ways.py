@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit.dp import BucketedDataParallel, average_gradients
-from labkit.parallel.stage_node import run_stage
+from labkit.parallel.pipe.worker_stage import run_stage
 from labkit.pipe import Pipe, ScheduledPipeline
 from labkit.shard import ColumnParallelLinear, RowParallelLinear, ShardedModel, ShardedOptimizer
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from labkit.parallel.placement import WithDevice
+from labkit.parallel.pipe.placement import WithDevice
 
 
 def stages(*modules):

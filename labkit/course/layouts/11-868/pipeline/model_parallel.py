@@ -4,7 +4,7 @@ import torch
 from transformers import GPT2LMHeadModel
 
 from labkit import models
-from labkit.parallel.gpt2 import take_out_of_pipe
+from labkit.parallel.pipe.gpt2 import take_out_of_pipe
 from labkit.pipe import prepare_pipeline_parallel
 
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from pipelines import feeder, random_schedules, schedules
 from scheduled_runs import all_kinds_of_tensors, send_all_kinds_of_tensors
 
-from labkit.parallel import devices, p2p
-from labkit.parallel.p2p import P2P
+from labkit.parallel import devices
+from labkit.parallel.pipe import p2p
+from labkit.parallel.pipe.p2p import P2P
 from labkit.schedule import Op, gpipe, interleaved, one_f_one_b
 
 any_schedule = st.one_of(schedules(), random_schedules())

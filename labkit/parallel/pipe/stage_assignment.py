@@ -9,8 +9,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from labkit.parallel.agreement import check_together
-from labkit.parallel.row_mean import check_loss_function
+from labkit.parallel.pipe.agreement import check_together
+from labkit.parallel.pipe.row_mean import check_loss_function
 from labkit.schedule import Schedule, validate
 
 
@@ -25,8 +25,8 @@ def assign_stages(
 
     Raises:
 
-    - TypeError for anything but a Schedule and modules, and what
-      :func:`labkit.parallel.row_mean.check_loss_function` raises, on the rank of the last stage.
+    - TypeError for anything but a Schedule and modules, and, on the rank of the last stage, what
+      :func:`labkit.parallel.pipe.row_mean.check_loss_function` raises.
     - ScheduleError for a schedule that cannot run.
     - ValueError for a schedule of another number of ranks or stages than there are, and where
       another rank has raised or has another schedule.

@@ -18,7 +18,7 @@ from torch import nn
 from labkit.base.checks import check_counts
 from labkit.base.texts import listed
 from labkit.parallel.devices import check_device, is_virtual, real_device
-from labkit.parallel.placement import WithDevice
+from labkit.parallel.pipe.placement import WithDevice
 
 if TYPE_CHECKING:
     from transformers import GPT2Config, GPT2LMHeadModel

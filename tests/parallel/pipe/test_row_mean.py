@@ -1,5 +1,5 @@
-"""labkit.parallel.row_mean: a loss that is not a mean over rows is refused, a right one never, and
-nobody notices the comparison."""
+"""labkit.parallel.pipe.row_mean: a loss that is not a mean over rows is refused, a right one never,
+and nobody notices the comparison."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from labkit.parallel import row_mean
-from labkit.parallel.row_mean import MAX_PARTS, RowMeanCheck
+from labkit.parallel.pipe import row_mean
+from labkit.parallel.pipe.row_mean import MAX_PARTS, RowMeanCheck
 from labkit.trace import record, span
 
 

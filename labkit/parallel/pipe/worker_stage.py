@@ -16,9 +16,10 @@ import torch
 from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from labkit.parallel.split_backward import LEAF, enter_graph
-from labkit.parallel.stage import check_output, noted
-from labkit.parallel.worker import mark_ready, move, this_task, wait_until_ready
+from labkit.parallel.pipe.scheduled_stage import check_output, noted
+from labkit.parallel.pipe.split_backward import LEAF, enter_graph
+from labkit.parallel.pipe.streams import mark_ready, move, wait_until_ready
+from labkit.parallel.pipe.worker import this_task
 from labkit.trace import span
 
 
@@ -44,7 +45,7 @@ def run_stage(module: nn.Module, x: torch.Tensor, device: torch.device, stage: i
       graph a second time", unless the pass retains it.
     """
     if task := this_task():
-        task.begin_stage(stage, micro_batch)
+        task.waits.end_at_stage(stage, micro_batch)
     with noted("forward", stage, micro_batch):
         x = move(x, device, stage=stage, micro_batch=micro_batch)
         if stage == 0:

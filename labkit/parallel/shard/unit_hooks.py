@@ -12,8 +12,8 @@ from torch import nn
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils import _pytree as pytree
 
-from labkit.parallel.piece import refuse_use
-from labkit.parallel.unit import Unit
+from labkit.parallel.shard.piece import refuse_use
+from labkit.parallel.shard.unit import Unit
 
 
 class GatherOrder:

@@ -13,9 +13,9 @@ import torch
 from small_modules import Do, Fail, Keep, rows
 from torch import nn
 
-from labkit.parallel import stage_node
-from labkit.parallel.stage import Stage
-from labkit.parallel.stage_node import concatenate, run_stage
+from labkit.parallel.pipe import streams
+from labkit.parallel.pipe.scheduled_stage import Stage
+from labkit.parallel.pipe.worker_stage import concatenate, run_stage
 from labkit.trace import record
 
 
@@ -132,8 +132,8 @@ def test_what_is_kept_for_backward_is_let_go_as_backward_passes_even_while_the_l
 def test_virtual_devices_are_all_the_cpu_and_to_another_device_there_is_a_copy_which_is_a_span():
     x = rows()
     with record() as recording:
-        assert stage_node.move(x, torch.device("cpu:3"), stage=1) is x
-        assert stage_node.move(x, torch.device("meta"), stage=1, micro_batch=2).is_meta
+        assert streams.move(x, torch.device("cpu:3"), stage=1) is x
+        assert streams.move(x, torch.device("meta"), stage=1, micro_batch=2).is_meta
     (copied,) = recording.events.itertuples()
     assert (copied.name, copied.lane, copied.bytes) == ("copy", "comm", x.nbytes)
     assert (copied.stage, copied.micro_batch) == (1, 2)

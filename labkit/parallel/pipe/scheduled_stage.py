@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from labkit.parallel.agreement import check_together
-from labkit.parallel.row_mean import LossFunction, RowMeanCheck
-from labkit.parallel.sequence_layers import check_sequence_layers
-from labkit.parallel.split_backward import StageGraph, enter_graph
+from labkit.parallel.pipe.agreement import check_together
+from labkit.parallel.pipe.row_mean import LossFunction, RowMeanCheck
+from labkit.parallel.pipe.sequence_layers import check_sequence_layers
+from labkit.parallel.pipe.split_backward import StageGraph, enter_graph
 from labkit.trace import span
 
 # --- a stage --------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ class Stage:
     It returns a tensor with one element, which replaces the output, and backward starts there.
     ``check_loss``, if there is one, is called with the same, outside of the span. If micro-batch 0
     has ``check_rows`` rows, ``finish_check`` raises for it what
-    :func:`labkit.parallel.sequence_layers.check_sequence_layers` does.
+    :func:`labkit.parallel.pipe.sequence_layers.check_sequence_layers` does.
     ``device`` is that of the module's parameters or buffers, and the CPU where it has none.
     """
 
@@ -64,8 +64,8 @@ class Stage:
         with self._span("forward", micro_batch):
             # Micro-batches of stage 0 are views of one batch: if one were changed in place, all
             # would count as changed.
-            x, wanted = x.detach().clone() if self.number == 0 else x.detach(), x.requires_grad
-            x.requires_grad_(wanted and torch.is_grad_enabled())
+            own = x.detach().clone() if self.number == 0 else x.detach()
+            x = own.requires_grad_(x.requires_grad)
             with noted("forward", self.number, micro_batch):
                 y = self.module(enter_graph(x) if x.requires_grad else x)
                 check_output(y, self.number, micro_batch)

@@ -16,9 +16,9 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from labkit.parallel import split_backward
-from labkit.parallel.stage import Stage
-from labkit.parallel.stage_node import run_stage
+from labkit.parallel.pipe import split_backward
+from labkit.parallel.pipe.scheduled_stage import Stage
+from labkit.parallel.pipe.worker_stage import run_stage
 
 Tensors = list[torch.Tensor]
 

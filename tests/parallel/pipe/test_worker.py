@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-from labkit.parallel.stage_node import run_stage
-from labkit.parallel.worker import Task, Worker, create_workers, end_workers, wait_for_end, watch_queues
+from labkit.parallel.pipe.task_waits import watch_queues
+from labkit.parallel.pipe.worker import Task, Worker, create_workers, end_workers, wait_for_end
+from labkit.parallel.pipe.worker_stage import run_stage
 from labkit.trace import record
 
 SECONDS = 20.0  # more than anything here takes; waiting that long is a failure
@@ -149,7 +150,7 @@ def test_threads_end_once_what_was_put_before_is_done():
 def test_when_python_exits_workers_finish_one_that_never_ends_is_left_and_a_fork_has_none():
     code = """
 import os, threading, time, torch
-from labkit.parallel import worker
+from labkit.parallel.pipe import worker
 worker.JOIN_TIMEOUT_S = 1.0
 busy, idle, stuck = worker.create_workers([torch.device("cpu")] * 3)
 idle.put(worker.Task(int))
@@ -171,3 +172,16 @@ go.set()
     of_the_fork, *lines = done.stdout.splitlines()
     assert "it belongs to the process that this one was forked from" in of_the_fork
     assert (done.returncode, lines, done.stderr) == (0, ["end of the script", "end of the task"], "")
+
+
+def test_a_worker_whose_stream_fails_hands_the_error_to_every_task_it_was_given():
+    worker, tasks = Worker("stage 0", torch.device("cpu")), [Task(int), Task(int)]
+    worker._stream = "no stream"
+    for task in tasks:
+        worker._tasks.put((task, None))
+    worker.start()
+    for task in tasks:
+        with pytest.raises(Exception, match="wait_event|stream"):
+            task.result()
+    with pytest.raises(RuntimeError, match="has ended"):
+        worker.put(Task(int))

@@ -11,8 +11,9 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit.base.texts import listed
-from labkit.parallel.piece import PIECE_OF, Whole, become_pieces, check_plain, gradient_of
-from labkit.parallel.shard import overlap
+from labkit.parallel.guard import PIECE_OF
+from labkit.parallel.shard.optimizer_share import overlap
+from labkit.parallel.shard.piece import Whole, become_pieces, check_plain, gradient_of
 from labkit.trace import span
 
 # torch 2.13 has new names for these.

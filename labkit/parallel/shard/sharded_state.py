@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-    from labkit.parallel.unit import Unit
+    from labkit.parallel.shard.unit import Unit
 
 
 def sharded_state(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from labkit.parallel.side_effects import without_side_effects
+from labkit.parallel.pipe.side_effects import without_side_effects
 
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of output and target; a mean over rows
 MAX_PARTS = 64  # of a micro-batch: with more rows than that, a part has several

@@ -16,9 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as torch_optimizer
 from torch.utils import _pytree as pytree
 
-from labkit.parallel.guard import NOT_AVERAGED, wrapper_of
+from labkit.parallel.guard import NOT_AVERAGED, PIECE_OF, check_whole, wrapper_of
 
-PIECE_OF = "_labkit_piece_of"  # a Whole, of a parameter that ShardedModel has cut
 _NORMS = (torch.linalg.vector_norm, torch._foreach_norm)  # what torch's get_total_norm calls
 _DATA: Any = torch.Tensor.data
 _GRAD: Any = torch.Tensor.grad
@@ -199,19 +198,6 @@ def _of_whole_layers(forward: Any) -> Any:
 
     run._torchdynamo_disable = True  # type: ignore[attr-defined]  # as torch.compiler.disable does, which takes seconds to load
     return run
-
-
-SHARDED = (
-    "which has its own piece of each parameter on each rank, so nothing is to be averaged or taken from rank 0: its "
-    "finish_gradient_synchronization() averages the gradients"
-)
-
-
-def check_whole(parameters: Iterable[torch.Tensor]) -> None:
-    """Raise ValueError where one of these is a piece, of which each rank has another."""
-    for each in parameters:
-        if hasattr(each, PIECE_OF):
-            raise ValueError(f"{getattr(each, PIECE_OF).name} is sharded already: it is in a ShardedModel, {SHARDED}")
 
 
 def refuse_copy() -> NoReturn:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from labkit.parallel.devices import real_device
-from labkit.parallel.side_effects import without_side_effects
+from labkit.parallel.pipe.side_effects import without_side_effects
 
 
 def check_sequence_layers(

@@ -1,0 +1,1 @@
+"""Given code under labkit/shard.py."""
