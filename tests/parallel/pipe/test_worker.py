@@ -181,7 +181,7 @@ def test_a_worker_whose_stream_fails_hands_the_error_to_every_task_it_was_given(
         worker._tasks.put((task, None))
     worker.start()
     for task in tasks:
-        with pytest.raises(Exception, match="wait_event|stream"):
+        with pytest.raises(Exception, match=r"wait_event|stream"):
             task.result()
     with pytest.raises(RuntimeError, match="has ended"):
         worker.put(Task(int))
