@@ -20,12 +20,14 @@ import pytest
 import to_do
 
 import labkit
+from labkit.base import chromium
 
 # jsonschema, under nbformat, would build 38 grammars for a format that no notebook has: seconds.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in the background like this
     signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()  # until all tests are imported: that leaves no garbage, and looking for it takes a quarter of the time
+os.environ["LABKIT_CHROMIUM"] = ""  # pictures of explorers cost a second each, and no notebook is compared by them
 matplotlib.use("Agg")  # by hand, not by MPLBACKEND: kernels that a test starts would inherit it and lose their pictures
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -100,6 +102,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     scheduler = LoadScopeScheduling(config, log)
     scheduler._split_scope = what_a_worker_takes  # xdist's own loadgroup does not see groups under pytest 9.2
     return scheduler
+
+
+@pytest.fixture
+def with_chromium(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let labkit have the Chromium that is there."""
+    monkeypatch.delenv("LABKIT_CHROMIUM")
+    if not chromium.find_chromium():
+        pytest.skip("no Chromium on this machine")
 
 
 @pytest.fixture(scope="session", autouse=True)

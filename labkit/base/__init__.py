@@ -2,6 +2,7 @@
 
 autoreload        have %autoreload leave every function as its file has it
 checks            check an argument: numbers, counts, seconds, bytes
+chromium          print a page to PDF, or take its picture, in a browser
 consequence       tell a rank's error from those that others raise because of it
 course            what a course is, from its file
 deprecations      keep deprecations in the lab's own calls out of a cell

@@ -215,8 +215,9 @@ def _figures(problem: Problem, pair: Sequence[TrainingRun]) -> dict[str, bytes]:
     for name, (measured, unit) in _SHOWN.items():
         spreads = [run.merged[measured] for run in pair]
         rows = pd.DataFrame({"run": labels, "mean": [s["mean"] for s in spreads], "std": [s["std"] for s in spreads]})
-        error = "std" if rows["std"].notna().all() else None
-        axes = charts.bars(rows, group="run", value="mean", error=error, label=unit, note=devices)
+        ends = rows.assign(low=rows["mean"] - rows["std"], high=rows["mean"] + rows["std"])
+        error = ("low", "high") if rows["std"].notna().all() else None
+        axes = charts.bars(ends, group="run", value="mean", error=error, label=unit, note=devices)
         bars = ", ".join(f"{row['run']} {row['mean']:.3g} {unit}" for row in rows.to_dict("records"))
         alt = f"Problem {problem.number}, on {devices}: {bars}"
         file = f"submit_figures/{problem.name}_{name}"

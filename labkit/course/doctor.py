@@ -18,10 +18,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 import psutil
 
-from labkit.base import formats, hub, machine
+from labkit.base import chromium, formats, hub, machine
 from labkit.base.course import FILE, CourseError, course
 from labkit.base.lab import check_own
-from labkit.course import chromium
 
 OK, WARNING, FAULT = "ok", "warning", "fault"
 GIB = 1 << 30
@@ -209,7 +208,7 @@ def _jupyter() -> Fact:
 
 def _chromium() -> Fact:
     found = chromium.find_chromium()
-    advice = "only browser tests and a report's PDF need it: python -m playwright install chromium"
+    advice = "only a report's PDF and stored pictures of explorers need it: python -m playwright install chromium"
     return Fact("Chromium", found or "not found", "" if found else advice)
 
 

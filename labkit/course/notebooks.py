@@ -80,11 +80,10 @@ class NotebookError(RuntimeError):
     """A notebook that did not run to its end: which one, which cell, and its traceback."""
 
 
-def run(path: Path, storing: bool = False, static: bool = True) -> NotebookNode:
+def run(path: Path, storing: bool = False) -> NotebookNode:
     """Return the notebook with fresh outputs. The file stays as it is.
 
-    With ``storing`` the answers to its questions go into ``notebooks/guesses.json``. Not
-    ``static``, it has its reader's own guesses.
+    With ``storing`` the answers to its questions go into ``notebooks/guesses.json``.
 
     Raises NotebookError if a cell raises that has no tag ``raises-exception``, or takes over five
     minutes.
@@ -101,7 +100,8 @@ def run(path: Path, storing: bool = False, static: bool = True) -> NotebookNode:
     client = NotebookClient(notebook, kernel_name=KERNEL["name"], resources=resources, **options)
     manager = over_ipc(client.create_kernel_manager())
     manager.kernel_spec_manager.kernel_dirs = []  # no other kernel's, but that of this very Python
-    environment = os.environ | ({"LABKIT_STATIC": "1"} if static else {}) | ({KEPT: "1"} if storing else {})
+    environment = os.environ | {"LABKIT_STATIC": "1"}
+    environment |= {KEPT: "1"} if storing else {"LABKIT_CHROMIUM": ""}  # what is not kept needs no picture of a page
     environment.pop("MPLBACKEND", None)  # Agg, as in CI, would take pictures away
     try:
         client.execute(env=environment)

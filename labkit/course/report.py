@@ -23,10 +23,10 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 
+from labkit.base import chromium
 from labkit.base.files import write_atomically
 from labkit.base.lab import lab
 from labkit.base.texts import listed
-from labkit.course import chromium
 from labkit.course.notebooks import RAISES, first_line, is_as_given, not_run, notebooks_folder, number_of, waiting
 
 UNANSWERED = "*Your answer:*"  # stands in the cell of an answer, and may stay above it
@@ -82,7 +82,7 @@ def write_report(
     if pdf:
         try:
             files[target.with_suffix(".pdf")] = chromium.print_to_pdf(html, folder)
-        except chromium.NoPdf as error:
+        except chromium.ChromiumError as error:
             notes.append(f"No PDF: {error}. Or open {target.name} in any browser, and print it to a file.")
     for file, content in files.items():
         write_atomically(file, content)

@@ -3,15 +3,13 @@
     figure = timeline(run.events)
     save(figure, "two_ranks", alt="Both ranks compute at once and meet in one all-reduce.")
 
-panel              a picture as data: bars in rows
-layout             an event table as a panel
+panel              an event table as bars in rows
+layout             from an event table to such a panel
 painter            panels in print
 timelines          an event table as a timeline, one over another, several on one time axis with
                    their memory
-cells              grids of cells as panels, in print some steps beside each other
 charts             bars next to each other, and measured points with a predicted curve
 marks              the reader's guess in a picture, and lines at values to compare with
-waterfalls         what lies between a predicted duration and the measured one; stacked bars
 figures            a figure by its name, with the words of notebooks/figures.toml
 palette            every colour and hatching, of events and of guessed, predicted, measured numbers
 picture            a figure as PNG, SVG, CSV and alt text
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from labkit.draw.palette import HATCHES, PALETTE, SOURCES, STYLES, darker, style_of
     from labkit.draw.picture import Picture, attach, new_axes, save, show
     from labkit.draw.timelines import overlay, timeline
-    from labkit.draw.waterfalls import stacks, waterfall
 
 _HOMES = {
     "HATCHES": "palette",
@@ -44,10 +41,8 @@ _HOMES = {
     "overlay": "timelines",
     "save": "picture",
     "show": "picture",
-    "stacks": "waterfalls",
     "style_of": "palette",
     "timeline": "timelines",
-    "waterfall": "waterfalls",
 }
 
 __all__ = list(_HOMES)

@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -16,43 +15,20 @@ from matplotlib.ticker import LogFormatter
 
 from labkit.base.formats import emulated
 from labkit.base.texts import listed
-from labkit.draw.marks import lines_at, mark_guess
 from labkit.draw.palette import (
     GRID,
     INK,
     MEASURED,
     SOURCES,
     bar_styles,
-    darker,
     line_styles,
     on_page,
     own_colours,
-    source_of,
 )
-from labkit.draw.picture import attach, behind, figure_size, house_style, new_axes, put_legend_right, scaled
-
-__all__ = ["bars", "by_source", "curve", "curves", "lines_at", "mark_guess", "one_legend", "panels"]
+from labkit.draw.picture import attach, behind, house_style, new_axes, put_legend_right, scaled
 
 _CHARACTERS_PER_IN = 16  # of what stands under the axes
 _MARKED = 24  # points of a line that all have a marker
-
-
-def panels(*widths: float, height_in: float = 4.0) -> list[Axes]:
-    """Return axes next to each other in one figure, each with its share of a page: panels(2, 3)."""
-    with house_style():
-        look: dict[str, Any] = {
-            "figsize": figure_size(12.0, height_in),
-            "layout": "constrained",
-            "width_ratios": widths,
-        }
-        return list(plt.subplots(1, len(widths), squeeze=False, **look)[1][0])
-
-
-def one_legend(axes: Sequence[Axes]) -> None:
-    """Keep the legend of the last of several panels alone, which stands for all of them."""
-    for ax in axes[:-1]:
-        if (legend := ax.get_legend()) is not None:
-            legend.remove()
 
 
 def bars(
@@ -61,7 +37,7 @@ def bars(
     group: str,
     value: str,
     series: str | None = None,
-    error: str | tuple[str, str] | None = None,
+    error: tuple[str, str] | None = None,
     label: str = "",
     log: bool = False,
     note: str = "",
@@ -70,18 +46,17 @@ def bars(
 ) -> Axes:
     """Draw a table of one row per bar: a cluster per ``group``, in it a bar per ``series``.
 
-    A cluster stands over its group's name, also where it lacks some of the series.
-    ``group``, ``series``, ``value`` and ``error`` name columns. A bar is ``value`` high. ``error``
-    is half the length of the error bar, in the unit of the value; or two columns, the ends of an
-    interval around it. ``label`` says what the value is and in which unit. With ``log`` the axis is
-    logarithmic. A series whose name begins with "your guess", "predicted", "measured" or
-    "published" looks as that source does in every picture: see :mod:`labkit.draw.palette`.
-    ``colors`` are colours by series in place of the lab's.
+    A cluster stands over its group's name, also where it lacks some of the series. ``group``,
+    ``series``, ``value`` and ``error`` name columns. A bar is ``value`` high; ``error`` are two,
+    the ends of an interval around that. ``label`` says what the value is and in which unit. With
+    ``log`` the axis is logarithmic. A series whose name begins with "your guess", "predicted",
+    "measured" or "published" looks as that source does in every picture: see
+    :mod:`labkit.draw.palette`. ``colors`` are colours by series in place of the lab's.
 
     Raises ValueError for a missing column, an empty table, a value that is missing, two rows for
     one bar, an interval that its value lies outside of, or colours of what is not drawn.
     """
-    errors, keys = _names(error), [group] if series is None else [group, series]
+    errors, keys = error or (), [group] if series is None else [group, series]
     check_columns(table, "bars(table)", keys, [value, *errors])
     if log and (table[value] <= 0).any():
         raise ValueError(f"bars(table): {value} has entries that are not positive, which have no place on a log axis")
@@ -101,7 +76,7 @@ def bars(
         for name in names:
             rows = table if series is None else table[table[series].astype(str) == name]
             x = [groups.index(entry) + _place_in_cluster(there[entry], name) * width for entry in rows[group]]
-            ends = _ends(rows, value, errors, "bars(table)")
+            ends = _ends(rows, value, error, "bars(table)")
             reached += [] if ends is None else [*(rows[value] - ends[0]), *(rows[value] + ends[1])]
             look = styles[name].face()
             drawn = ax.bar(x, rows[value], 0.92 * width, yerr=ends, label=name, error_kw=_error_bars(), **look)
@@ -135,11 +110,6 @@ def chart(
         ax.set_xlabel("\n".join([*([x] if x else []), *textwrap.wrap(note, _characters_across(ax))]))
         if len(ax.get_legend_handles_labels()[1]) > 1:  # or else the axis says it all
             put_legend_right(ax)
-
-
-def label_bars(ax: Axes, bars: BarContainer, labels: Sequence[str], points: float, **place: Any) -> None:
-    """Write a label over each bar, on a ground, or a line or a hatching would run through it."""
-    ax.bar_label(bars, labels, padding=3, fontsize=scaled(points), color=on_page(INK), bbox=behind(), **place)
 
 
 def label_above(ax: Axes, bars: BarContainer, labels: Sequence[str], tops: Sequence[float], points: float) -> None:
@@ -196,23 +166,14 @@ def _numbers_of(numbers: Mapping[Any, Mapping[Any, Any]]) -> Iterator[tuple[Any,
                 yield series, place, *(number if isinstance(number, tuple) else (number, number, number))
 
 
-def _names(columns: str | tuple[str, ...] | None) -> list[str]:
-    return [columns] if isinstance(columns, str) else list(columns or ())
-
-
-def _ends(rows: pd.DataFrame, value: str, errors: list[str], what: str) -> np.ndarray | None:
+def _ends(rows: pd.DataFrame, value: str, error: tuple[str, str] | None, what: str) -> np.ndarray | None:
     """Return how far error bars go down and up from their values, as two rows; None without any."""
-    if not errors:
+    if error is None:
         return None
-    middle = rows[value].to_numpy(dtype=float)
-    if len(errors) == 1:
-        half = rows[errors[0]].to_numpy(dtype=float)
-        ends = np.array([half, half])
-    else:
-        low, high = (rows[name].to_numpy(dtype=float) for name in errors)
-        ends = np.array([middle - low, high - middle])
-        if (ends < -1e-9 * abs(middle)).any():
-            raise ValueError(f"{what}: {value} lies outside of {errors[0]} to {errors[1]}; expected the ends around it")
+    middle, low, high = (rows[name].to_numpy(dtype=float) for name in (value, *error))
+    ends = np.array([middle - low, high - middle])
+    if (ends < -1e-9 * abs(middle)).any():
+        raise ValueError(f"{what}: {value} lies outside of {error[0]} to {error[1]}; expected the ends around it")
     spread = ends.max(axis=0) > 0  # what has none has no line, and a series without any no error bars
     return np.where(spread, ends.clip(min=0), np.nan) if spread.any() else None
 
@@ -230,8 +191,7 @@ def curve(
     x: str,
     y: str,
     series: str | None = None,
-    error: str | tuple[str, str] | None = None,
-    predicted: str | None = None,
+    error: tuple[str, str] | None = None,
     source: str = MEASURED,
     x_label: str = "",
     y_label: str = "",
@@ -242,10 +202,10 @@ def curve(
     colors: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a table of one row per point: ``y`` over ``x``, and dashed what was predicted.
+    """Draw a table of one row per point: ``y`` over ``x``.
 
-    ``x``, ``y``, ``series``, ``error`` and ``predicted`` name columns; ``series`` makes a line per
-    name in it, ``error`` is as for :func:`bars`. ``log`` names the axes that are logarithmic:
+    ``x``, ``y``, ``series`` and ``error`` name columns; ``series`` makes a line per name in it,
+    ``error`` is as for :func:`bars`. ``log`` names the axes that are logarithmic:
     ``"x"``, ``"y"`` or ``"xy"``. ``ticks`` are the positions that the x axis names, with what to
     write there if it is not the number.
 
@@ -258,29 +218,22 @@ def curve(
     Raises ValueError for a missing column, an empty table, a value that is missing, an unknown
     source, an interval that its value lies outside of, or colours of what is not drawn.
     """
-    errors = _names(error)
-    numbers = [x, y, *errors, *([predicted] if predicted else [])]
+    numbers = [x, y, *(error or ())]
     check_columns(table, "curve(table)", [series] if series else [], numbers)
     if source not in SOURCES:
         raise ValueError(f"curve(table): source is {source!r}, expected one of {', '.join(SOURCES)}")
     lines = [(str(name), rows) for name, rows in table.groupby(series, sort=False)] if series else [(source, table)]
-    word = predicted if predicted and source_of(predicted) else "predicted"  # such as "fitted", "formula"
-    ahead = {name: f"{name}, {word}" if series else word for name, _ in lines} if predicted else {}
-    own = own_colours(colors, [*dict(lines), *ahead.values()])
+    own = own_colours(colors, [*dict(lines)])
     with chart(ax, 7.0, x=x_label or x, y=y_label or y, note=emulated(table, note=note)) as ax:
         styles = line_styles([name for name, _ in lines], source)
         for name, rows in lines:
             rows, style = rows.sort_values(x), styles[name]
-            ends = _ends(rows, y, errors, "curve(table)")
+            ends = _ends(rows, y, error, "curve(table)")
             look: dict[str, Any] = {"color": own.get(name, style.edge), "linestyle": style.line, "capsize": 3}
             look |= {"marker": style.marker, "markersize": 10 if style.marker == "*" else 5}
             look |= {"markevery": 0.06 if len(rows) > _MARKED else 1}  # of the diagonal
             look |= {"marker": "", "drawstyle": "steps-post"} if steps else {}
             ax.errorbar(rows[x], rows[y], yerr=ends, label=name, linewidth=1.4, **look)
-            if predicted:
-                colour = darker(style.edge) if series else on_page(SOURCES["predicted"].edge)
-                look = {"color": own.get(ahead[name], colour), "linestyle": "--", "linewidth": 1.2, "zorder": 3}
-                ax.plot(rows[x], rows[predicted], label=ahead[name], **look)
         _scale(ax, log)
         if ticks is not None:
             named = ticks if isinstance(ticks, Mapping) else {position: f"{position:g}" for position in ticks}

@@ -33,7 +33,7 @@ from labkit.base.notebook import display
 from labkit.base.texts import listed
 from labkit.base.units import size_of
 from labkit.base.words import words
-from labkit.draw import charts, timelines
+from labkit.draw import charts, marks, timelines
 from labkit.draw.layout import from_zero
 from labkit.draw.picture import figure_of, house_style, save, scaled
 from labkit.stats import Interval, interval
@@ -116,10 +116,6 @@ def _bars(entry: _Numbers, numbers: _Numbers) -> Axes:
     return charts.by_source(sources, label=entry["y"], note=_note(entry, numbers), log="y" in entry.get("log", ""))
 
 
-def _curve(entry: _Numbers, numbers: _Numbers) -> Axes:
-    return _draw_lines(entry, numbers, numbers)
-
-
 def _curves(entry: _Numbers, numbers: _Numbers) -> Axes:
     several = len(numbers) > 1
     lines = {
@@ -154,24 +150,14 @@ def _timeline(entry: _Numbers, numbers: _Numbers) -> Axes:
     return timelines.timeline(events, time_label=entry["x"], note=entry.get("note", ""))
 
 
-def _overlay(entry: _Numbers, numbers: _Numbers) -> Figure:
-    return figure_of(timelines.overlay(numbers["predicted"], numbers["measured"]), "show")
-
-
-def _drawn(entry: _Numbers, numbers: _Numbers) -> Axes | Figure:
-    (drawn,) = numbers.values()
-    found: Axes | Figure = drawn
-    return found
-
-
 _KINDS: dict[str, Callable[[_Numbers, _Numbers], Axes | Figure]] = {
     "bars": _bars,
     "parts": _bars,
-    "curve": _curve,
+    "curve": lambda entry, numbers: _draw_lines(entry, numbers, numbers),
     "curves": _curves,
     "timeline": _timeline,
-    "overlay": _overlay,
-    "drawn": _drawn,
+    "overlay": lambda _, numbers: timelines.overlay(numbers["predicted"], numbers["measured"]),
+    "drawn": lambda _, numbers: numbers["drawn"],
 }
 
 
@@ -216,10 +202,10 @@ def _mark(drawn: Axes | Figure, entry: _Numbers, guess: Any, at: Mapping[str, fl
     axis = entry.get("lines_across", "y")
     size = size_of(entry.get(f"{axis}_unit", ""))
     if lines := {name: value / size for name, value in at.items()} | entry.get("lines", {}):
-        charts.lines_at(figure.axes[0], lines, axis=axis)
+        marks.lines_at(figure.axes[0], lines, axis=axis)
     number = getattr(guess, "number", guess)
     if number is None or math.isnan(number):
         return
     place = entry["guess"]
     axis = "x" if "y" in place or place.get("axis") == "x" else "y"
-    charts.mark_guess(figure.axes[0], number / size_of(entry.get(f"{axis}_unit", "")), **place)
+    marks.mark_guess(figure.axes[0], number / size_of(entry.get(f"{axis}_unit", "")), **place)

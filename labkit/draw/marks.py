@@ -28,13 +28,11 @@ def mark_guess(
     y: float | None = None,
     group: object = None,
     axis: str | None = None,
-    scale: float = 1.0,
 ) -> Axes:
     """Mark the reader's guess in a picture, in its legend, and in the data that are saved with it.
 
-    ``guess`` is a number, or what :func:`labkit.guess.guess` returned; times ``scale`` it is in the
-    unit of the axis. Without a guess (None, or "I don't know") nothing is drawn. Say where with one
-    of these:
+    ``guess`` is a number in the unit of the axis, or what :func:`labkit.guess.guess` returned.
+    Without a guess (None, or "I don't know") nothing is drawn. Say where with one of these:
 
     ``x=16``         a star at (16, guess)
     ``y=0.1``        a star at (guess, 0.1)
@@ -53,7 +51,6 @@ def mark_guess(
     value = _number(getattr(guess, "value", guess))
     if value is None:
         return ax
-    value *= scale
     with house_style():
         if axis is not None:
             row = _draw_line(ax, value, axis)

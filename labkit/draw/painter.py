@@ -15,14 +15,13 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
-from matplotlib.patches import FancyArrowPatch, Patch
-from matplotlib.path import Path
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from labkit.draw import palette
 from labkit.draw.layout import TimeAxis
 from labkit.draw.palette import Style, darker, on_page, shade, styles_of, text_colour, words_of
-from labkit.draw.panel import EventsPanel, GridPanel, Label, Panel
+from labkit.draw.panel import EventsPanel, Label
 from labkit.draw.picture import PAGE_IN, attach, figure_of, figure_size, house_style, put_legend_right, scaled
 
 _SIDE_BY_SIDE: dict[Any, Any] = {tuple: HandlerTuple(ndivide=None, pad=0)}  # for a legend with legend_entries in it
@@ -34,13 +33,12 @@ _LONG_PT = 7.0  # the least letters of long labels
 _LABEL_PT = 10.5  # the least distance of two labels of ranks
 _MAX_NUMBERS = 1000  # labels inside bars: with more, drawing slows down and none can be read
 _MARGIN = 0.12  # rows, above the first and below the last
-# In a figure of panels, inches: a row, all rows together at most, titles, names of columns, an
-# axis, and a line of the legend or the note.
-_ROW_IN, _MAX_ROWS_IN, _TITLE_IN, _COLUMNS_IN, _AXIS_IN, _LINE_IN = 0.27, 9.5, 0.3, 0.36, 0.45, 0.18
+# In a figure of panels, inches: a row, all rows together at most, titles, an axis, and a line of
+# the legend or the note.
+_ROW_IN, _MAX_ROWS_IN, _TITLE_IN, _AXIS_IN, _LINE_IN = 0.27, 9.5, 0.3, 0.45, 0.18
 _LEGEND_PT, _NOTE_CHARACTERS = 8.5, 125
 _HANDLE_PT, _LETTER_PT = 38.0, 4.9  # about as wide in the legend
 _MAX_TICKS = 20  # of an axis that counts
-_COLUMN_PT = (5.0, 7.5)  # the least and the largest letters above a column
 _MAX_OUTLINES = 20_000  # bars in an SVG: with more, the file is larger than a picture made of pixels
 
 
@@ -52,7 +50,7 @@ class Look(NamedTuple):
     time: TimeAxis
 
     @classmethod
-    def of(cls, panels: Iterable[Panel], time: TimeAxis, colors: Mapping[str, Any] | None = None) -> Look:
+    def of(cls, panels: Iterable[EventsPanel], time: TimeAxis, colors: Mapping[str, Any] | None = None) -> Look:
         bars = pd.concat([panel.bars[["name", "chunk"]] for panel in panels])
         styles = {name: style.on_page() for name, style in styles_of(set(bars["name"]), colors).items()}
         return cls(styles, 1 + max(bars["chunk"], default=0), time)
@@ -62,8 +60,8 @@ class Look(NamedTuple):
 
 
 def panel_figure(
-    panels: Sequence[Panel],
-    axis: TimeAxis | None = None,
+    panels: Sequence[EventsPanel],
+    axis: TimeAxis,
     note: str = "",
     data: Sequence[pd.DataFrame] = (),
     *,
@@ -72,16 +70,13 @@ def panel_figure(
 ) -> Figure:
     """Draw panels one under the other, with a legend above and a ``note`` below.
 
-    Panels lie on one ``axis``; grids lie under their columns. Rows of all panels are of one height.
-    With ``ax``, one for
-    each panel, they are drawn there, and the legend stands to the right of the first.
-
-    What is drawn can be saved as CSV (:func:`labkit.draw.save`): ``data``, a table a panel, or else
-    the bars of all panels. ``colors`` are colours by name in place of the lab's.
+    Panels lie on one ``axis``, and rows of all are of one height. With ``ax``, one for each panel,
+    they are drawn there, and the legend stands to the right of the first. ``data``, a table a
+    panel, is what can be saved as CSV (:func:`labkit.draw.save`). ``colors`` are colours by name in
+    place of the lab's.
 
     Raises ValueError for another number of axes, and for colours of what is not drawn.
     """
-    axis = axis or TimeAxis("", "", 1.0)
     axes: list[Axes] = [] if ax is None else np.ravel(np.array(ax)).tolist()
     if ax is not None and len(axes) != len(panels):
         raise ValueError(f"ax has {len(axes)} axes, expected {len(panels)}: one for each table that is drawn")
@@ -93,29 +88,26 @@ def panel_figure(
         for number, (on, panel) in enumerate(zip(axes, panels, strict=True)):
             last = number == len(panels) - 1
             paint(on, panel, look, across(panels))
-            pad = 6.0 if not isinstance(panel, GridPanel) else 72 * scaled(_COLUMNS_IN)
-            on.set_title(panel.title, loc="left", fontsize=scaled(9.5), weight="bold", pad=pad)
-            on.set_title(panel.facts, loc="right", fontsize=scaled(8.5), pad=pad)
-            on.tick_params(axis="x", labelbottom=last and not isinstance(panel, GridPanel))
+            on.set_title(panel.title, loc="left", fontsize=scaled(9.5), weight="bold")
+            on.set_title(panel.facts, loc="right", fontsize=scaled(8.5))
+            on.tick_params(axis="x", labelbottom=last)
             on.set_xlabel(axis.label if last else "")
-            attach(on, data[number] if data else panel.bars.assign(title=panel.title))
+            attach(on, data[number])
         if not new:
-            peaks = any(isinstance(panel, EventsPanel) and panel.peaks for panel in panels)
+            peaks = any(panel.peaks for panel in panels)
             put_legend_right(axes[0], entries, handler_map=_SIDE_BY_SIDE, bbox_to_anchor=(1.05 if peaks else 1.005, 1))
             axes[-1].set_xlabel("\n".join(filter(None, [axes[-1].get_xlabel(), note])))
     return figure_of(axes[0], "panel_figure")
 
 
-def _new_figure(panels: Sequence[Panel], entries: Mapping[str, Any], note: str) -> list[Axes]:
+def _new_figure(panels: Sequence[EventsPanel], entries: Mapping[str, Any], note: str) -> list[Axes]:
     """Return axes for the panels in a figure that has their legend and the note."""
     heights = [panel.height + 2 * _MARGIN for panel in panels]
     row_in = min(_ROW_IN, _MAX_ROWS_IN / sum(heights))
     width_in = figure_size(PAGE_IN, 0)[0] / scaled(1)  # as wide as it is for letters of the lab's size
     notes = textwrap.wrap(note, int(_NOTE_CHARACTERS * width_in / PAGE_IN))
     n_lines = math.ceil(sum(_HANDLE_PT + _LETTER_PT * len(label) for label in entries) / (72 * width_in - 36))
-    around_in = [_TITLE_IN + _COLUMNS_IN * isinstance(panel, GridPanel) for panel in panels]
-    axis_in = _AXIS_IN * (not isinstance(panels[-1], GridPanel))
-    height_in = sum(heights) * row_in + sum(around_in) + axis_in + _LINE_IN * (n_lines + len(notes))
+    height_in = sum(heights) * row_in + len(panels) * _TITLE_IN + _AXIS_IN + _LINE_IN * (n_lines + len(notes))
     form: dict[str, Any] = {"figsize": figure_size(PAGE_IN, scaled(height_in)), "height_ratios": heights}
     form["gridspec_kw"] = {"left": 0.1, "right": 0.97}  # about where the layout puts them: for labels
     figure, grid = plt.subplots(len(panels), 1, layout="constrained", squeeze=False, **form)
@@ -128,16 +120,14 @@ def _new_figure(panels: Sequence[Panel], entries: Mapping[str, Any], note: str) 
     return list(grid[:, 0])
 
 
-def across(panels: Sequence[Panel]) -> tuple[float, float]:
+def across(panels: Sequence[EventsPanel]) -> tuple[float, float]:
     """Return from where to where panels on one axis go."""
-    if isinstance(panels[0], GridPanel):
-        return 0.0, max(max(_end(panel), panel.extent) for panel in panels if isinstance(panel, GridPanel))
-    left, right = min([0.0, *(panel.bars["left"].min() for panel in panels if len(panel.bars))]), max(map(_end, panels))
+    left, right = min(0.0, *(panel.bars["left"].min() for panel in panels)), max(map(_end, panels))
     return left, left + 1.01 * ((right - left) or 1e-6)
 
 
-def paint(ax: Axes, panel: Panel, look: Look, extent: tuple[float, float]) -> None:
-    """Draw a panel on axes that reach over ``extent``, from and to, in seconds or columns.
+def paint(ax: Axes, panel: EventsPanel, look: Look, extent: tuple[float, float]) -> None:
+    """Draw a panel on axes that reach over ``extent``, from and to, in seconds.
 
     The title, the name of the time and the legend are the caller's.
     """
@@ -147,16 +137,11 @@ def paint(ax: Axes, panel: Panel, look: Look, extent: tuple[float, float]) -> No
     if not look.time.unit:  # a count of something, such as clocks
         ax.xaxis.set_major_locator(MaxNLocator(_MAX_TICKS, integer=True, steps=[1, 2, 5, 10]))
     every = _label_rows(ax, panel)
-    if isinstance(panel, GridPanel):
-        _label_columns(ax, panel)
-        _draw_arrows(ax, panel)
-    else:
-        ax.grid(axis="x", color=on_page(palette.GRID), linewidth=0.6)
-    if isinstance(panel, EventsPanel):
-        _draw_background(ax, panel, per_second)
-        if panel.strips is not None:
-            _draw_strips(ax, panel.strips, per_second)
-        _write_peaks(ax, panel.peaks[::every])
+    ax.grid(axis="x", color=on_page(palette.GRID), linewidth=0.6)
+    _draw_background(ax, panel, per_second)
+    if panel.strips is not None:
+        _draw_strips(ax, panel.strips, per_second)
+    _write_peaks(ax, panel.peaks[::every])
     _draw_bars(ax, panel, look)
     _write_labels(ax, panel, look)
     for mark in panel.marks:
@@ -164,8 +149,8 @@ def paint(ax: Axes, panel: Panel, look: Look, extent: tuple[float, float]) -> No
         ax.axvline(mark.x * per_second, color=on_page(palette.INK), label=mark.text, **look_of_mark)
 
 
-def _end(panel: Panel) -> float:
-    return max([*panel.bars["right"], *(mark.x for mark in panel.marks)], default=1.0)
+def _end(panel: EventsPanel) -> float:
+    return max([*panel.bars["right"], *(mark.x for mark in panel.marks)])
 
 
 def points_per_unit(ax: Axes) -> tuple[float, float]:
@@ -191,27 +176,21 @@ def _add_boxes(ax: Axes, corners: np.ndarray, **look: Any) -> None:
 # --- bars -----------------------------------------------------------------------------------------
 
 
-def _draw_bars(ax: Axes, panel: Panel, look: Look) -> None:
+def _draw_bars(ax: Axes, panel: EventsPanel, look: Look) -> None:
     """Draw one or two collections per name and chunk: thousands of bars cost what one does."""
     bars = panel.bars.assign(bottom=panel.bars["top"] + panel.bars["height"])
     corners = _corners(bars, look.time.per_second)
-    offered = bars["ghost"].to_numpy(dtype=bool) if "ghost" in bars else np.zeros(len(bars), dtype=bool)
-    width_pt, of_ops = (corners[:, 1, 0] - corners[:, 0, 0]) * points_per_unit(ax)[0], _is_of_ops(panel)
+    width_pt, of_ops = (corners[:, 1, 0] - corners[:, 0, 0]) * points_per_unit(ax)[0], panel.of_ops
     are_wide = of_ops and width_pt.mean() > _NARROW_PT
     least_pt = _NARROW_PT if not of_ops else _NARROW_OP_PT if are_wide else np.inf
     shared = {"zorder": 2, "rasterized": len(bars) > _MAX_OUTLINES}
-    groups: dict[Any, Any] = bars[~offered].groupby(["name", "chunk"]).groups
+    groups: dict[Any, Any] = bars.groupby(["name", "chunk"]).groups
     for (name, chunk), chosen in groups.items():
         colour, hatch = look.fill(name, chunk), look.styles[name].hatch
         wide, narrow = chosen[width_pt[chosen] > least_pt], chosen[width_pt[chosen] <= least_pt]
         _add_boxes(ax, corners[wide], **look.styles[name]._replace(colour=colour).face(), **shared)
         hair = _narrow_look(colour, hatch, width_pt[narrow] if of_ops else None)
         _add_boxes(ax, corners[narrow], **hair, **shared)
-    _add_boxes(ax, corners[offered], facecolor="none", edgecolor=on_page(palette.INK), linestyle="--", zorder=2)
-
-
-def _is_of_ops(panel: Panel) -> bool:
-    return isinstance(panel, EventsPanel) and panel.of_ops
 
 
 def _narrow_look(colour: str, hatch: str, op_widths_pt: np.ndarray | None) -> dict[str, Any]:
@@ -228,7 +207,7 @@ def _narrow_look(colour: str, hatch: str, op_widths_pt: np.ndarray | None) -> di
     return {"facecolor": colour, "edgecolor": colour, "linewidth": hairs, "snap": False}
 
 
-def _write_labels(ax: Axes, panel: Panel, look: Look) -> None:
+def _write_labels(ax: Axes, panel: EventsPanel, look: Look) -> None:
     """Write its label into each bar that is large enough for the least letters.
 
     On a hatching it stands on a ground of the bar's colour.
@@ -238,13 +217,13 @@ def _write_labels(ax: Axes, panel: Panel, look: Look) -> None:
     if "long" in bars and ((long := _letters_pt(ax, bars, bars["long"], look)) >= scaled(_LONG_PT)).all():
         bars, size = bars.assign(label=bars["long"]), long
     fits = size >= least_pt
-    if _is_of_ops(panel):  # of a row all ops of a kind have one, or none: the first ten alone would confuse
+    if panel.of_ops:  # of a row all ops of a kind have one, or none: the first ten alone would confuse
         fits &= fits.groupby([bars["top"], bars["name"]]).transform("mean") > 0.75
     if fits.sum() > _MAX_NUMBERS:
         return
     at: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 3}
     for bar in bars.assign(size=size)[fits].to_dict("records"):
-        colour = palette.ground() if bar.get("ghost") else look.fill(bar["name"], bar["chunk"])
+        colour = look.fill(bar["name"], bar["chunk"])
         x, y = (bar["left"] + bar["right"]) / 2 * look.time.per_second, bar["top"] + bar["height"] / 2
         ground = (
             {"facecolor": palette.label_ground(colour), "edgecolor": "none", "pad": 0.3}
@@ -266,7 +245,7 @@ def _letters_pt(ax: Axes, bars: pd.DataFrame, labels: pd.Series, look: Look) -> 
 # --- rows and strips ------------------------------------------------------------------------------
 
 
-def _label_rows(ax: Axes, panel: Panel) -> int:
+def _label_rows(ax: Axes, panel: EventsPanel) -> int:
     """Write what the rows are beside them: small words next to them, the others left of these.
 
     Of many rows it is every second, fourth, …, as far as there is room. Return which.
@@ -318,62 +297,19 @@ def _draw_background(ax: Axes, panel: EventsPanel, per_second: float) -> None:
         ax.axhspan(top - 0.12, bottom + 0.12, color=on_page(palette.BAND), linewidth=0, zorder=0)
 
 
-# --- columns and arrows of a grid -----------------------------------------------------------------
-
-
-def _label_columns(ax: Axes, panel: GridPanel) -> None:
-    """Write what the columns are above them: small words next to them, the others above these.
-
-    Of a small one that has a number, that alone.
-    """
-    ax.spines[:].set_visible(False)
-    small = [column for column in panel.columns if column.small]
-    texts = [next((word for word in column.text.split() if word.isdigit()), column.text) for column in small]
-    least_pt, most_pt = map(scaled, _COLUMN_PT)
-    room_pt = points_per_unit(ax)[0] / (0.62 * max(map(len, texts), default=1) + 0.3)
-    ax.xaxis.tick_top()
-    ax.set_xticks([column.at for column in small], labels=texts, fontsize=max(least_pt, min(most_pt, room_pt)))
-    ax.tick_params(axis="x", length=0, pad=0)
-    above: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "center"}
-    for column in panel.columns:
-        if not column.small:
-            ax.annotate(column.text, (column.at, 1), (0, scaled(14)), fontsize=scaled(8.5), **above)
-
-
-def _draw_arrows(ax: Axes, panel: GridPanel) -> None:
-    """Draw an arrow for each cell that is sent, right of its column; a thick one is for all."""
-    if panel.links is None:
-        return
-    look: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 8, "capstyle": "butt", "clip_on": False}
-    for source, target, text in panel.links[["source", "target", "label"]].itertuples(index=False, name=None):
-        right, whole = panel.bars["right"][source] + 0.02, text != ""
-        start, end = (int(panel.bars["top"][bar]) for bar in (source, target))
-        side = right + 0.13 + (0.16 if whole and abs(start - end) > 1 else 0.0)
-        corners = [(right, start + 0.66), (side, start + 0.66), (side, end + 0.34), (right, end + 0.34)]
-        thick = 2.4 if whole else 1.1
-        ax.add_patch(FancyArrowPatch(path=Path(corners), linewidth=thick, color=on_page(palette.INK), zorder=4, **look))
-
-
 # --- legends --------------------------------------------------------------------------------------
 
 
-def legend_entries(styles: Mapping[str, Style], n_chunks: int = 1, panels: Sequence[Panel] = ()) -> dict[str, Any]:
-    """Return a patch for each name in words, how stages are told apart, and what else is drawn.
-
-    Of cells with shades it is the lightest and the darkest.
-    """
+def legend_entries(styles: Mapping[str, Style], n_chunks: int, panels: Sequence[EventsPanel]) -> dict[str, Any]:
+    """Return a patch for each name in words, how stages are told apart, and what else is drawn."""
     entries: dict[str, Any] = {words_of(name): Patch(**style.face()) for name, style in styles.items()}
-    if n_chunks > 1 and any(isinstance(panel, GridPanel) for panel in panels):
-        for name in {name for panel in panels for name in panel.bars["name"][panel.bars["chunk"] > 0]}:
-            ends = [shade(styles[name].colour, chunk, n_chunks) for chunk in (n_chunks - 1, 0)]
-            entries[name] = tuple(Patch(**styles[name]._replace(colour=colour).face()) for colour in ends)
-    elif n_chunks > 1:
+    if n_chunks > 1:
         label = "1st, 2nd stage of a rank" if n_chunks == 2 else f"1st to last of a rank's {n_chunks} stages"
         shades = [shade(palette.ANY, chunk, n_chunks) for chunk in range(n_chunks)]
         entries[label] = tuple(Patch(**Style(colour, "").face()) for colour in shades)
-    if any(isinstance(panel, EventsPanel) and panel.idle is not None for panel in panels):
+    if any(panel.idle is not None for panel in panels):
         entries["idle"] = Patch(color=on_page(palette.IDLE))
-    if any(isinstance(panel, EventsPanel) and panel.strips is not None for panel in panels):
+    if any(panel.strips is not None for panel in panels):
         entries["activations kept"] = Patch(**_strip_look())
     for mark in (mark for panel in panels for mark in panel.marks):
         line: dict[str, Any] = {"linestyle": "--" if mark.dashed else "-", "linewidth": 1.1}

@@ -43,8 +43,6 @@ PALETTE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "---", "|||", "+++", "ooo")
 _SKY, _ORANGE, _GREEN, _PURPLE, _YELLOW, _BLUE, _RED, _GREY = PALETTE
 
-_BLANK = Style("#FFFFFF", "", "#999999")
-
 # What stands around and behind bars.
 INK, MUTED = "#222222", "#555555"  # letters and marks; what is less important
 GRID, FRAME, BAND = "#dddddd", "#888888", "#f3f3f3"  # lines, and the ground of every second rank
@@ -68,19 +66,11 @@ STYLES: dict[str, Style] = {
     "wait": Style(_GREY, "///"),
     "queued": Style(_YELLOW, "---"),
     "result waits": Style(_GREY, "\\\\\\"),
-    # Parts of a step, as explain_step and stacked bars have them.
-    "compute": Style(_SKY, "..."),
-    "waiting": Style("#BCC2C8", "..."),
-    "communication": Style("#B0578C", ""),
-    "host": Style(_YELLOW, "..."),
-    "exposed communication": Style("#B0578C", "///"),
-    "hidden communication": Style("#F1DDE8", "///"),
-    "hidden": Style("#F1DDE8", "..."),
     "buckets 0, 4, 8 …": Style(_SKY, "|||"),
     "buckets 1, 5, 9 …": Style(_ORANGE, "ooo"),
     "buckets 2, 6, 10 …": Style(_GREEN, "+++"),
     "buckets 3, 7, 11 …": Style(_PURPLE, "---"),
-    # Cells of a grid: what a rank holds of a tensor, and of a model.
+    # Cells of a grid: what a rank holds of a tensor.
     "from rank 0": Style(_SKY, "---"),
     "from rank 1": Style(_ORANGE, "..."),
     "from rank 2": Style(_YELLOW, "|||"),
@@ -89,9 +79,7 @@ STYLES: dict[str, Style] = {
     "from rank 5": Style(_RED, "\\\\\\"),
     "from rank 6": Style(_GREY, "ooo"),
     "from rank 7": Style("#DDE3E8", "ooo"),
-    "nothing": _BLANK,
-    "undefined or unchanged": _BLANK,
-    "open": _BLANK._replace(hatch="\\\\\\"),
+    "open": Style("#FFFFFF", "\\\\\\", "#999999"),
     "own part": Style("#DDE3E8", ""),
     "partial sum": Style("#4C8FC0", ""),
     "whole sum": Style(_BLUE, "..."),
@@ -99,10 +87,6 @@ STYLES: dict[str, Style] = {
     "wrong": Style(_RED, "ooo"),
     "bytes sent": Style("#EFE0B0", ""),
     "more than the minimum": Style(_ORANGE, "xxx"),
-    "weights": Style("#A9D3EC", ""),
-    "gradients": Style(_ORANGE, "\\\\\\"),
-    "optimizer state": Style("#C4CAD0", "---"),
-    "master": Style(_GREEN, ""),
 }
 
 # Around the bars, in a light and in a dark page: --lk-ink, … in browser/timeline.css and themes.js.
@@ -277,24 +261,21 @@ def _split(name: str) -> tuple[str, str | None]:
 
 
 def bar_styles(names: Sequence[str], colors: Mapping[str, Any] | None = None) -> dict[str, Style]:
-    """Return how the bars of each series look: an event's as in a timeline, others by their source.
+    """Return how the bars of each series look, by its source.
 
     Several of one source share its colour, and differ by lightness and hatching. Of names without
     a source each has a colour of its own; a single one is grey. ``colors`` are as for styles_of.
     """
-    sources = {name: None if name in STYLES else source_of(name) for name in names}
-    others = [name for name, source in sources.items() if source is None and name not in STYLES]
+    sources = {name: source_of(name) for name in names}
     styles: dict[str, Style] = {}
     for name, source in sources.items():
         alike = [other for other in names if sources[other] == source]
-        if name in STYLES:
-            styles[name] = STYLES[name]
-        elif source is None:
-            i = others.index(name)
+        i = alike.index(name)
+        if source is None:
             styles[name] = Style(PALETTE[i % len(PALETTE)], HATCHES[i % len(HATCHES)]) if len(names) > 1 else _ALIKE
         else:
             styles[name] = SOURCES[source].on_page()
-            if i := alike.index(name):
+            if i:
                 hatches = [hatch for hatch in HATCHES[1:] if hatch != styles[name].hatch]
                 colour = shade(styles[name].colour, i, len(alike))
                 styles[name] = styles[name]._replace(colour=colour, hatch=hatches[(i - 1) % len(hatches)])

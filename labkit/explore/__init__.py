@@ -8,7 +8,8 @@ buckets        bucket_explorer: a model's gradients in buckets, and when they ar
 grids          ring_explorer, fill_ring, collectives_explorer
 worker_queue   record_queue: a Pipe's tasks while they wait
 
-timeline             the one widget that shows every picture: event tables, a labkit.draw.panel
+timeline             the one widget that shows every picture: event tables, panels
+panel                bars in rows, as data
 scene_message        what the page gets; event_tables: tables with facts about their ops
 what_if              what a measured run lost to each cause, for the switches over its picture
 browser              what the page does with it: it lays out, draws and explains

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import traitlets
-from matplotlib.figure import Figure
 
-from labkit.draw.panel import Panel, TimeAxis
+from labkit.draw.panel import TimeAxis
 from labkit.explore.explorer import Explorer
 from labkit.explore.html_table import table_html
+from labkit.explore.panel import Panel
 from labkit.explore.run_buttons import RunButtons
 from labkit.explore.scene_message import scene_of
 from labkit.explore.static_fallback import StaticForm
@@ -40,23 +40,21 @@ class Control(NamedTuple):
 class View(NamedTuple):
     """What an explorer shows: panels with their alt text and note, and a table of numbers.
 
-    ``figure(colors=None)`` is what stands for it in print, with an alt text of its own if
-    ``printed_alt`` is one. Panels lie on an axis of ``time``, or without it on columns; a grid
-    ``opens_at`` a step. ``narration`` stands above the picture, and controls that do not count now
-    are ``disabled``. ``title`` stands over a file.
+    Panels lie on an axis of ``time``, or without it on columns; a grid ``opens_at`` a step.
+    ``narration`` stands above the picture, and controls that do not count now are ``disabled``.
+    ``title`` stands over a file. In print it is ``printed``, if that is something else.
     """
 
     panels: Sequence[Panel]
     alt: str
     table: pd.DataFrame
-    figure: Callable[..., Figure]
     note: str = ""
-    printed_alt: str = ""
     opens_at: int = 0
     time: TimeAxis | None = None
     narration: str = ""
     disabled: Collection[str] = ()
     title: str = ""
+    printed: View | None = None
 
 
 class FormExplorer(Explorer):
@@ -159,6 +157,6 @@ class FormExplorer(Explorer):
         return self.shown.table
 
     def static_form(self) -> StaticForm:
-        """Return what stands for it in print: the steps as small pictures, and the table."""
-        shown = self.shown
-        return StaticForm(shown.figure, shown.printed_alt or shown.alt, shown.table)
+        """Return what stands for it in print: its picture, and the table."""
+        shown = self.shown.printed or self.shown
+        return StaticForm(shown.alt, shown.table, scene=lambda: scene_of(shown.panels, **self._about(shown)))

@@ -8,8 +8,9 @@ from typing import Any
 import pandas as pd
 
 from labkit.draw.palette import THEMES, darker, in_theme, label_ground, shade, styles_of, text_colour, words_of
-from labkit.draw.panel import GridPanel, Panel, TimeAxis, TimedPanel
+from labkit.draw.panel import TimeAxis
 from labkit.explore.event_tables import EventTables, column
+from labkit.explore.panel import Panel
 
 _KINDS = {
     **dict.fromkeys(("left", "right"), "f8"),
@@ -92,9 +93,7 @@ def styles_message(names: Collection[str], n_chunks: int) -> list[dict[str, Any]
 
 
 def _panel(panel: Panel, number_of: dict[str, int]) -> dict[str, Any]:
-    timed = panel if isinstance(panel, TimedPanel) else TimedPanel(panel.bars, panel.height)  # with nothing of these
-    grid = panel if isinstance(panel, GridPanel) else GridPanel(panel.bars, panel.height)
-    links = grid.links
+    links = panel.links
     style = [number_of[name] for name in panel.bars["name"].tolist()]
     return {
         "title": panel.title,
@@ -102,12 +101,12 @@ def _panel(panel: Panel, number_of: dict[str, int]) -> dict[str, Any]:
         "is_still": not len(panel.stops),
         "height": float(panel.height),
         "rows": [list(label) for label in panel.rows],
-        "columns": [list(label) for label in grid.columns],
+        "columns": [list(label) for label in panel.columns],
         "marks": [list(mark) for mark in panel.marks],
         "bars": _columns({**panel.bars, "style": style}),
         "labels": panel.bars["label"].tolist(),
-        "needs": column(timed.needs, "i4"),
-        "critical": column(timed.critical, "i4"),
+        "needs": column(panel.needs, "i4"),
+        "critical": column(panel.critical, "i4"),
         "sentences": [panel.explain(bar) for bar in range(len(panel.bars))],
         "links": None if links is None else {"columns": _columns(links), "labels": links["label"].tolist()},
     }

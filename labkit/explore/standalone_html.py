@@ -27,11 +27,14 @@ _PAGE = """<!doctype html>
 body {{ margin: 16px auto; max-width: 1180px; padding: 0 16px; background: {light[ground]}; }}
 @media (prefers-color-scheme: dark) {{ body {{ background: {dark[ground]}; color: {dark[ink]}; }} }}
 h1 {{ font: 600 18px system-ui, sans-serif; }}
+#picture:target :is(h1, #timeline > p:not([class]), .lk-toolbar, .lk-card, .lk-form, .lk-numbers, .lk-below) {{ display: none; }}
+#picture:target .lk-narration {{ min-height: 0; }}
+#picture:target .labkit-timeline:not([data-drawn]) {{ visibility: hidden; }}
 {css}
 </style>
 </head>
 <body>
-<main>
+<main id="picture">
 <h1>{title}</h1>
 <div id="timeline"><p>{alt}</p></div>
 </main>
@@ -60,7 +63,8 @@ def standalone_html(scene: dict[str, Any], title: str, library: dict[str, Any] |
     """Return the file of a scene as :mod:`labkit.explore.scene_message` makes it.
 
     With a ``library`` it has a form, which chooses from it. Bytes become text in base64. Scenes
-    share what they have in common: texts, and columns, are in the file once.
+    share what they have in common: texts, and columns, are in the file once. At ``#picture`` it
+    shows nothing to press.
     """
     scenes = [scene, *(library or {}).get("scenes", {}).values()]
     shared = _share(scenes)

@@ -3,39 +3,71 @@
 from __future__ import annotations
 
 import base64
+import functools
 import html
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from IPython.display import display, update_display
 
 from labkit import draw
+from labkit.base.chromium import ChromiumError, take_picture
 from labkit.base.notebook import static
 from labkit.base.widget_output import instead_of_widget, widget_view
+from labkit.explore.standalone_html import standalone_html
 from labkit.ranks.processes import rank
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from labkit.draw import Picture
+
 
 @dataclass(frozen=True)
 class StaticForm:
-    """What stands for a widget: a picture, drawn once it is needed, its alt text, and a table.
+    """What stands for a widget: a picture, made once it is needed, its alt text, and a table.
 
-    ``draw`` takes ``colors``, as :func:`labkit.draw.timeline` does.
+    ``draw`` draws it, and takes ``colors``, as :func:`labkit.draw.timeline` does. Without that it
+    is what a browser shows of the ``scene()``.
     """
 
-    draw: Callable[..., Figure | Axes]
     alt: str
     table: pd.DataFrame
+    draw: Callable[..., Figure | Axes] | None = None
+    scene: Callable[[], dict[str, Any]] = dict
 
-    @cached_property
-    def figure(self) -> Figure | Axes:
-        return self.draw()
+    def picture(self) -> Picture | PagePicture:
+        if self.draw:
+            return draw.show(self.draw(), alt=self.alt)
+        return PagePicture(standalone_html(self.scene(), self.alt), self.alt)
+
+
+class PagePicture:
+    """A page as a picture with its alt text; where no browser takes it, the text alone.
+
+    Why it did not is said on stderr, which no test compares, once.
+    """
+
+    def __init__(self, page: str, alt: str):
+        self.alt, self.png = alt, b""
+        try:
+            self.png = take_picture(page.encode(), Path.cwd())
+        except ChromiumError as error:
+            _say_once(f"labkit: words and a table stand for a picture: {error}")
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, Any]]:
+        data, metadata = draw.Picture(self.png, self.alt)._repr_mimebundle_() if self.png else ({}, {})
+        return data | {"text/plain": self.alt}, metadata
+
+
+@functools.cache
+def _say_once(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
 
 
 class StaticFallback:
@@ -55,7 +87,7 @@ class StaticFallback:
         form = self.static_form()
         with pd.option_context("display.max_colwidth", None, "display.width", 200):  # a sentence stays whole
             if static() or rank.current is not None:  # a rank's widget has no notebook to be in
-                display(draw.show(form.figure, alt=form.alt), form.table)
+                display(form.picture(), form.table)
                 return
         display(widget_view(self.model_id), raw=True)
         display(_fallback(form), raw=True, display_id=self._display_id)

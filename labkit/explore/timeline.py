@@ -17,9 +17,9 @@ from labkit.base.files import write_atomically
 from labkit.base.formats import emulated
 from labkit.draw.layout import RANK, TimeAxis, from_start, row_word, time_axis, unit_label
 from labkit.draw.palette import words_of
-from labkit.draw.panel import Panel
 from labkit.explore import standalone_html
 from labkit.explore.event_tables import EventTables
+from labkit.explore.panel import Panel
 from labkit.explore.scene_message import scene_of
 from labkit.explore.static_fallback import StaticFallback, StaticForm
 from labkit.schedule import Schedule
@@ -140,12 +140,15 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 
         The last plays without a kernel, in the colours of its page. ``alt`` is the alt text, if it
         is to say more than the picture's own; ``colors`` are the picture's colours by name. Errors
-        are those of :func:`labkit.draw.save` and :func:`labkit.draw.timeline`.
+        are those of :func:`labkit.draw.save` and :func:`labkit.draw.timeline`, and ValueError for a
+        picture that is not of events: ``to_html`` writes it, and its button PNG saves it.
         """
         from labkit.base.lab import lab
 
         form = self.static_form()
-        picture = draw.save(form.draw(colors=colors) if colors else form.figure, name, alt=alt or form.alt)
+        if form.draw is None:
+            raise ValueError("save: the page draws this picture; to_html(path) writes it, its button PNG saves it")
+        picture = draw.save(form.draw(colors=colors), name, alt=alt or form.alt)
         write_atomically(lab().figures / f"{name}.html", self._html().encode())
         return picture
 
@@ -160,8 +163,8 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 def _static_form(events: pd.DataFrame, ideal: pd.DataFrame | None, alt: str) -> StaticForm:
     table = timings(events).rename(columns={RANK: row_word(events)})
     if ideal is not None:
-        return StaticForm(partial(draw.overlay, ideal, events), alt, table)
-    return StaticForm(partial(draw.timeline, events), alt, table)
+        return StaticForm(alt, table, partial(draw.overlay, ideal, events))
+    return StaticForm(alt, table, partial(draw.timeline, events))
 
 
 def _what(events: pd.DataFrame) -> str:

@@ -13,9 +13,10 @@ from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from labkit import cli
+from labkit.base import chromium
 from labkit.base.formats import as_html
 from labkit.base.widget_output import instead_of_widget
-from labkit.course import chromium, notebooks
+from labkit.course import notebooks
 from labkit.course.notebook_html import notebook_html
 from labkit.course.report import UNANSWERED, read_notebook
 
@@ -278,8 +279,7 @@ def test_a_guess_is_shown_and_another_widget_by_its_text(lab):
 # --- the PDF --------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not chromium.find_chromium(), reason="no Chromium on this machine")
-def test_where_chromium_is_there_a_pdf_on_a4_stands_beside_the_page(lab, capsys):
+def test_where_chromium_is_there_a_pdf_on_a4_stands_beside_the_page(lab, capsys, with_chromium):
     folder = lab(good_cells())
     assert cli.main(["report", "3"]) == 0
     assert "The report is in runs/report-03.html and runs/report-03.pdf\n" in capsys.readouterr().out

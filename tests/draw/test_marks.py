@@ -3,20 +3,21 @@
 from types import SimpleNamespace
 
 import pytest
-from drawn_tables import RESULTS, SWEEP
+from drawn_tables import RESULTS, SWEEPS
 from matplotlib.colors import same_color
 
-from labkit.draw.charts import bars, curve, mark_guess
+from labkit.draw.charts import bars, curves
+from labkit.draw.marks import mark_guess
 from labkit.draw.palette import SOURCES
 from labkit.draw.picture import drawn_data
 
 
 def results():
-    return bars(RESULTS, group="setting", series="source", value="time_s", error="spread_s")
+    return bars(RESULTS, group="setting", series="source", value="time_s", error=("low_s", "high_s"))
 
 
 def sweep(**options):
-    return curve(SWEEP, x="batch", y="time_s", predicted="model_s", **options)
+    return curves(SWEEPS, x="batch", y="time_s", **options)
 
 
 def marks(ax):
@@ -33,7 +34,7 @@ PLACES = {"x": (3, [(3, 50)]), "y": (0.3, [(50, 0.3)]), "axis": ("x", [(50, 0), 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_guess_stands_where_it_was_guessed_in_the_style_of_guesses(place):
     at, points = PLACES[place]
-    ax = mark_guess(sweep(), SimpleNamespace(value=0.5), scale=100, **{place: at})
+    ax = mark_guess(sweep(), SimpleNamespace(value=50), **{place: at})
     (mark,) = marks(ax)
     assert list(zip(*mark.get_data(), strict=True)) == points
     assert same_color(mark.get_color(), SOURCES["your guess"].edge)
@@ -84,4 +85,4 @@ def test_the_data_hold_the_guess_after_what_was_drawn():
     )
     guess = {"setting": "2 devices", "source": "your guess", "time_s": 9}
     assert len(of_bars) == 5 and of_bars.iloc[-1].dropna().to_dict() == guess
-    assert of_a_curve.iloc[-1].dropna().to_dict() == {"batch": 3, "source": "your guess"}
+    assert of_a_curve.iloc[-1].dropna().to_dict() == {"batch": 3, "series": "your guess"}

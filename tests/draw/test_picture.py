@@ -9,10 +9,10 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
-from drawn_tables import ALT, RESULTS, SWEEP, two_ranks
+from drawn_tables import ALT, RESULTS, SWEEPS, two_ranks
 
 from labkit.draw import attach, overlay, save, show, timeline
-from labkit.draw.charts import bars, curve
+from labkit.draw.charts import bars, curves
 from labkit.draw.picture import drawn_data, figure_of
 from labkit.schedule import gpipe, zero_bubble_v
 from labkit.simulate import simulate
@@ -22,9 +22,9 @@ from labkit.trace import EVENT_COLUMNS, event_table
 def every_kind_of_figure():
     yield "timeline", timeline(two_ranks())
     yield "overlay", overlay(two_ranks(), two_ranks(1.2))
-    yield "bars", bars(RESULTS, group="setting", series="source", value="time_s", error="spread_s")
+    yield "bars", bars(RESULTS, group="setting", series="source", value="time_s", error=("low_s", "high_s"))
     yield "schedules", timeline({"GPipe": simulate(gpipe(2, 2)), "ZB-V": simulate(zero_bubble_v(2, 2))})
-    yield "curve", curve(SWEEP, x="batch", y="time_s", predicted="model_s")
+    yield "curves", curves(SWEEPS, x="batch", y="time_s")
 
 
 def test_saving_writes_png_svg_csv_and_alt_text_and_nothing_else(figures):
@@ -39,7 +39,7 @@ def test_saving_writes_png_svg_csv_and_alt_text_and_nothing_else(figures):
 def test_the_csv_of_bars_and_of_a_curve_is_their_table_and_that_of_an_overlay_both_tables_from_0_on():
     drawn = {name: drawn_data(figure_of(ax, "")) for name, ax in every_kind_of_figure()}
     pd.testing.assert_frame_equal(drawn["bars"], RESULTS)
-    pd.testing.assert_frame_equal(drawn["curve"], SWEEP[["batch", "time_s", "model_s"]])
+    assert drawn["curves"].groupby("series").size().to_dict() == {"measured": 3, "predicted": 3}
     assert list(drawn["overlay"].columns) == ["source", *EVENT_COLUMNS]
     ends = drawn["overlay"].groupby("source")[["start_s", "end_s"]].agg({"start_s": "min", "end_s": "max"})
     assert ends.to_dict("index") == {

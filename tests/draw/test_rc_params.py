@@ -8,7 +8,7 @@ from drawn_tables import ALT, RESULTS, two_ranks
 from matplotlib.colors import same_color
 from matplotlib.text import Text
 
-from labkit.draw import save, stacks, timeline, waterfall
+from labkit.draw import save, timeline
 from labkit.draw.charts import bars, curves
 from labkit.explore import Timeline
 from labkit.schedule import gpipe, one_f_one_b
@@ -24,7 +24,7 @@ def steps() -> dict:
 DRAWN = {
     "timeline": lambda: timeline(two_ranks()),
     "schedules": lambda: timeline(steps()),
-    "bars": lambda: bars(RESULTS, group="setting", series="source", value="time_s", error="spread_s"),
+    "bars": lambda: bars(RESULTS, group="setting", series="source", value="time_s", error=("low_s", "high_s")),
     "curves": lambda: curves({"ring": {2: (1.1, 1.0, 1.3), 4: 2}, "predicted": {2: 1, 4: 2}}, x="ranks", y="ms"),
 }
 
@@ -64,7 +64,6 @@ def test_steps_are_drawn_on_given_axes_with_idle_time_memory_and_the_readers_col
     assert same_color(legend.get_patches()[0].get_facecolor(), "tab:pink")
 
 
-PARTS = RESULTS.rename(columns={"setting": "group", "source": "part"})
 WRONG = {
     "one of two axes": (lambda: timeline(steps(), ax=plt.subplots()[1]), "ax has 1 axes, expected 2"),
     "no event": (lambda: timeline(two_ranks(), colors={"forwards": "red"}), "forwards is not drawn, expected some of"),
@@ -74,11 +73,6 @@ WRONG = {
         "guessed is not drawn, expected some of measured, published",
     ),
     "no line": (lambda: curves({"a": {1: 1}}, x="x", y="y", colors={"b": "red"}), "b is not drawn"),
-    "no part": (
-        lambda: waterfall(PARTS, label="part", total=1, value="time_s", colors={"b": "red"}),
-        "b is not drawn",
-    ),
-    "no stack": (lambda: stacks(PARTS, group="group", part="part", value="time_s", colors={"b": "red"}), "b is not"),
 }
 
 

@@ -1,12 +1,15 @@
 """What holds for every explorer: its form in print, its words, its keys, its refusals."""
 
+import io
 from html import escape
 
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgb
+from PIL import Image
 
-from labkit.draw import Picture
+from labkit.draw import STYLES
 from labkit.explore import (
     Timeline,
     bucket_explorer,
@@ -60,10 +63,33 @@ def timeline_of(explorer):
     return getattr(explorer, "timeline", explorer)
 
 
-def test_kept_outputs_are_a_picture_with_its_alt_text_and_a_table_and_no_widget(displayed):
+def test_kept_outputs_are_a_picture_with_its_alt_text_and_a_table_and_no_widget(explorer, displayed):
     (((picture, table), _),) = displayed("1")
-    assert isinstance(picture, Picture) and len(picture.alt) > 20 and picture.png.startswith(b"\x89PNG")
-    assert isinstance(table, pd.DataFrame) and len(table)
+    assert len(picture.alt) > 20 and isinstance(table, pd.DataFrame) and len(table)
+    data, metadata = picture._repr_mimebundle_()
+    if explorer.static_form().draw:
+        assert set(data) == {"image/png", "text/plain"} and metadata["image/png"]["alt"] == picture.alt
+    else:
+        assert data == {"text/plain": picture.alt}, "without a browser its words"
+
+
+def test_a_browser_takes_the_picture_of_what_the_page_draws_without_what_is_to_press(with_chromium):
+    with_browser = ring_explorer(3).static_form().picture()
+    data, metadata = with_browser._repr_mimebundle_()
+    assert data["text/plain"] == metadata["image/png"]["alt"] == with_browser.alt
+    assert 850 < metadata["image/png"]["width"] <= 944 and 300 < metadata["image/png"]["height"] < 500
+    with Image.open(io.BytesIO(with_browser.png)) as picture:
+        colours = {colour for _, colour in picture.getcolors(1 << 20)}
+    assert to_rgb(STYLES["whole sum"].colour) in {tuple(part / 255 for part in colour) for colour in colours}
+
+
+def test_without_a_browser_one_sentence_says_so(capsys):
+    static_fallback._say_once.cache_clear()
+    for _ in range(2):
+        schedule_puzzle(1).static_form().picture()
+    said = capsys.readouterr().err
+    assert said.startswith("labkit: words and a table stand for a picture: there is no Chromium here; python -m")
+    assert said.count("\n") == 1
 
 
 def test_after_the_widget_come_alt_text_and_table_for_where_there_is_no_kernel_and_nothing_is_drawn(

@@ -96,7 +96,7 @@ def test_where_stages_are_threads_nothing_is_called_a_rank():
     said = [
         timeline.scene["alt"],
         form.table.to_string(),
-        *(label.get_text() for label in form.figure.get_yticklabels()),
+        *(label.get_text() for label in form.draw().get_yticklabels()),
     ]
     said += itertools.chain(*words(threads, ideal=simulate(gpipe(2, 3)), at=[0, 1.5]).values())
     assert not re.search("rank", "".join(said), re.IGNORECASE) and "stage 0, stage 0" not in "".join(said).lower()
@@ -164,7 +164,7 @@ def test_a_table_that_starts_late_is_shown_from_its_first_span_as_in_print():
     late = Timeline(events.assign(start_s=events["start_s"] + 1000, end_s=events["end_s"] + 1000))
     (extent, first) = in_node(SCENE, {"sent": late.scene})
     assert extent == [0, 33] and first.startswith("Rank 0, 0 to 1:")
-    assert late.scene["axis"]["label"] == late.static_form().figure.get_xlabel() == "time (units), from 1000 on"
+    assert late.scene["axis"]["label"] == late.static_form().draw().get_xlabel() == "time (units), from 1000 on"
     assert (
         Timeline(events.assign(start_s=events["start_s"] + 10, end_s=events["end_s"] + 10)).scene["axis"]
         == (Timeline(events).scene["axis"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from labkit.explore import Timeline, static_fallback
+from labkit.explore import Timeline, bucket_explorer, static_fallback
 from labkit.explore.event_tables import EventTables
 from labkit.schedule import gpipe, one_f_one_b
 from labkit.simulate import simulate
@@ -52,6 +52,11 @@ def test_saving_writes_the_picture_its_data_its_words_and_the_page(timeline, tmp
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == [f"two_ranks.{ending}" for ending in ("alt.txt", "csv", "html", "png", "svg")]
     assert (tmp_path / "two_ranks.alt.txt").read_text().startswith("Timeline of 2 ranks")
+
+
+def test_what_the_page_alone_draws_is_not_saved_as_a_figure_and_what_to_do_is_said():
+    with pytest.raises(ValueError, match="to_html"):
+        bucket_explorer("mlp").timeline.save("buckets")
 
 
 def test_a_button_saves_the_page_for_the_view_that_asked(timeline):

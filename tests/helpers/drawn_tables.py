@@ -11,11 +11,16 @@ RESULTS = pd.DataFrame(
         "setting": ["1 device", "2 devices", "1 device", "2 devices"],
         "source": ["measured", "measured", "published", "published"],
         "time_s": [12.0, 15.0, 3.5, 2.25],
-        "spread_s": [0.5, 1.0, 0.25, 0.125],
+        "low_s": [11.5, 14.0, 3.25, 2.125],
+        "high_s": [12.5, 16.0, 3.75, 2.375],
     }
 )
 
 SWEEP = pd.DataFrame({"batch": [4, 1, 2], "time_s": [0.4, 0.1, 0.2], "model_s": [0.41, 0.11, 0.21]})
+SWEEPS = {  # the same by source
+    source: dict(SWEEP[["batch", column]].to_numpy().tolist())
+    for source, column in {"measured": "time_s", "predicted": "model_s"}.items()
+}
 
 
 def event(rank, name, start, end, lane="compute", micro_batch=None, bucket=None):

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 
 from labkit.draw.layout import stack
-from labkit.draw.panel import BAR_COLUMNS, Label, Mark, Panel, TimeAxis, TimedPanel
+from labkit.draw.panel import BAR_COLUMNS, Label, Mark, TimeAxis
 from labkit.explore.buckets.gradients import MIB
 from labkit.explore.buckets.reducer import Reduction
+from labkit.explore.panel import Panel
 
 # One colour for every fourth bucket: neighbours always differ.
 BUCKET_NAMES = tuple(f"buckets {k}, {k + 4}, {k + 8} …" for k in range(4))
@@ -50,7 +51,7 @@ def blocks_panel(reduction: Reduction) -> Panel:
     )
 
 
-def pass_panel(reduction: Reduction, time: TimeAxis) -> TimedPanel:
+def pass_panel(reduction: Reduction, time: TimeAxis) -> Panel:
     """Return backward, full buckets that wait, and all_reduces, as rows over time.
 
     Steps go from bucket to bucket: to where one is full, and to where its all_reduce is done.
@@ -60,7 +61,7 @@ def pass_panel(reduction: Reduction, time: TimeAxis) -> TimedPanel:
     critical = [len(bars) - 1 if one.exposed_s else len(one.order) - 1]
     while (needed := bars[critical[-1]].needs) >= 0:
         critical.append(needed)
-    return TimedPanel(
+    return Panel(
         pd.DataFrame([each.bar for each in bars], columns=[*BAR_COLUMNS, "same"]),
         height=2.0 + waiting,
         rows=[Label(0.5, "backward"), *between, Label(1.5 + waiting, "all_reduce")],

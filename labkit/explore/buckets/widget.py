@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from labkit.cost import Link
 from labkit.draw.layout import time_axis
-from labkit.draw.painter import panel_figure
-from labkit.draw.panel import Panel, TimeAxis
+from labkit.draw.panel import TimeAxis
 from labkit.explore.buckets.gradients import MIB, MODELS, Gradients, predicted_gradients
 from labkit.explore.buckets.panels import blocks_panel, pass_panel, summary
 from labkit.explore.buckets.reducer import ASSIGN, RULES, Reduction, best_cap, make_buckets, predict
 from labkit.explore.form_explorer import Control, FormExplorer, View
+from labkit.explore.panel import Panel
 
 CAPS_MB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 25, 35, 50, 75, 100, 200, 500)
 MAX_RANKS = 64
@@ -99,14 +98,8 @@ class BucketExplorer(FormExplorer):
         alt = f"Gradients and all_reduces, predicted: {summary(reduction, axis)}."
         title = f"{gradients.model} in {len(reduction.buckets)} buckets, on {values['world_size']} ranks"
         note = f"When gradients are ready: {gradients.source.partition(' at ')[0]}; link: {_link(**values)}"
-        figure, disabled = partial(panel_figure, panels, axis, note), () if by_size else ("cap_mb", "first_cap_mb")
-        about: dict[str, Any] = {
-            "time": axis,
-            "narration": fault or alt,
-            "disabled": disabled,
-            "title": title,
-        }
-        return View(panels, alt, numbers, figure, note, **about)
+        disabled = () if by_size else ("cap_mb", "first_cap_mb")
+        return View(panels, alt, numbers, note, time=axis, narration=fault or alt, disabled=disabled, title=title)
 
 
 def _gradients(models: dict[str, Gradients], *, model: str, backward_ms: float, **_: Any) -> Gradients:

@@ -1,5 +1,6 @@
 """Explore what moves between ranks: grids of cells, rank by chunk, that change from step to step.
 
+cells             what ranks hold, step by step, as a panel
 rings             the ring, the parameter server and the naive ring, step by step; ring_panel: how
                   that is shown and said
 ring_answer       the ring as the reader filled it in by hand: fill_ring

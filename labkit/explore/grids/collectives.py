@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 
 from labkit.base.texts import listed
-from labkit.draw.cells import Cell, cell_panel
-from labkit.draw.panel import LINK_COLUMNS, GridPanel
+from labkit.explore.grids.cells import Cell, cell_panel
 from labkit.explore.grids.ring_panel import chunk_word, ranks_in
 from labkit.explore.grids.rings import check_ranks
 from labkit.explore.grids.tagged_tensor import parts_in
+from labkit.explore.panel import LINK_COLUMNS, Panel
 from labkit.explore.rank_run import run_on_ranks
 
 MAX_RANKS = 8
@@ -25,7 +25,7 @@ SEVEN = {
 }
 
 
-def seen_collectives(world_size: int = 4) -> dict[str, GridPanel]:
+def seen_collectives(world_size: int = 4) -> dict[str, Panel]:
     """Return a panel for each of seven collectives, by name: what so many real ranks had and got.
 
     Rank 0 is the root. The first step shows what they had, and the second what they got beside it:
@@ -41,7 +41,7 @@ def seen_collectives(world_size: int = 4) -> dict[str, GridPanel]:
     return {name: _panel(name, [rank[name] for rank in seen]) for name in SEVEN}
 
 
-def _panel(name: str, seen: list[np.ndarray]) -> GridPanel:
+def _panel(name: str, seen: list[np.ndarray]) -> Panel:
     """Return the panel of a collective from what each rank gave and got."""
     n, cells, columns, moves = len(seen), list[Cell](), {}, []
     had: dict[tuple[int, int], int] = {}  # the numbers of the cells before, by rank and chunk

@@ -9,18 +9,25 @@ fill_ring('''
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from IPython.display import display
 
 from labkit.base.measurement_html import Lines
 from labkit.base.texts import listed
-from labkit.explore.grids.ring_panel import MAX_NAMED, ranks_in, ring_cells, step_titles
+from labkit.explore.grids.cells import cell_panel
+from labkit.explore.grids.ring_panel import MAX_NAMED, ranks_in, ring_cells
 from labkit.explore.grids.rings import RingTrace, simulate_ring
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from labkit.explore.static_fallback import StaticForm
+from labkit.explore.timeline import Timeline
 
 EMPTY = "?"
+_APART = 0.5  # of a cell, between ranks
 Place = tuple[int, int, int]  # step, rank, chunk
 
 
@@ -38,10 +45,11 @@ def fill_ring(text: str) -> RingAnswer:
 
 
 class RingAnswer(Lines):
-    """A ring filled in by hand, and what to say of it; it shows itself as these lines.
+    """A ring filled in by hand, and what to say of it; it shows itself as these lines and a grid.
 
     ``wrong`` has the reason for each wrong cell, by step, rank and chunk. Said are those of the
-    first step that has any, as what follows from them is wrong as well.
+    first step that has any, as what follows from them is wrong as well. In the grid, the
+    ``timeline``, each says its own.
     """
 
     def __init__(self, cells: dict[Place, str]):
@@ -50,24 +58,48 @@ class RingAnswer(Lines):
         self.wrong = {place: reason for place, reason in reasons.items() if reason}
         super().__init__("\n".join(self._lines()))
 
-    def figure(self) -> Figure:
-        """Return the grids as they were filled in, one a step, with the wrong cells marked."""
-        from labkit.draw.cells import GridStep, cell_panel, in_lines
-        from labkit.draw.painter import panel_figure
-
-        titles, ranks, cells = step_titles(self.trace), range(self.trace.n), []
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The grid as it was filled in, a row per step, with the wrong cells marked."""
+        n, cells = self.trace.n, []
         for true in ring_cells(self.trace):
             for step in range(true.appear, true.vanish):
                 place = step, true.rank, int(true.column)
-                cell = true._replace(appear=step, vanish=step + 1)
+                cell = true._replace(rank=step, column=true.rank * (n + _APART) + true.column, appear=0, vanish=1)
                 if place in self.wrong:
                     cell = cell._replace(name="wrong", chunk=0, label=self.cells[place], sentence=self.wrong[place])
                 if self.cells[place] == EMPTY:
-                    cell = cell._replace(name="open", chunk=0, label=EMPTY, sentence="Open.")
+                    cell = cell._replace(name="open", chunk=0, label=EMPTY, sentence="Still to be filled in.")
                 cells.append(cell)
-        columns = {float(chunk): f"chunk {chunk}" for chunk in ranks}
-        panel = cell_panel(cells, [f"rank {rank}" for rank in ranks], columns, titles)
-        return panel_figure(in_lines([GridStep(panel, step, title) for step, title in enumerate(titles)]))
+        columns = {
+            rank * (n + _APART) + chunk: f"rank\u00a0{rank}, chunk\u00a0{chunk}" for rank, chunk in np.ndindex(n, n)
+        }
+        panel = replace(cell_panel(cells, _names(n), columns), stops=np.zeros(0))
+        alt = f"What {n} ranks hold of {n} chunks, step by step. {self._lines()[0]}"
+        timeline = Timeline()
+        timeline.show([panel], alt=alt, title="The ring, filled in")
+        timeline.static_form = lambda: StaticForm(alt, self._table(), scene=lambda: timeline.scene)
+        return timeline
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str | None:
+        """Write the grid to ``path``: see :meth:`Timeline.to_html`."""
+        return self.timeline.to_html(path)
+
+    def _ipython_display_(self) -> None:
+        display(Lines(str(self)))
+        self.timeline._ipython_display_()
+
+    def _table(self) -> pd.DataFrame:
+        """Return the grid as text, a row per step; a ✗ stands after what is wrong."""
+        n = self.trace.n
+
+        def row(step: int, rank: int) -> str:
+            places = [(step, rank, chunk) for chunk in range(n)]
+            return " ".join(self.cells[place] + "✗" * (place in self.wrong) for place in places)
+
+        names = _names(n)
+        rows = {f"rank {rank}": [row(step, rank) for step in range(len(names))] for rank in range(n)}
+        return pd.DataFrame(rows, index=names)
 
     def _lines(self) -> list[str]:
         after = [(place in self.wrong, cell == EMPTY) for place, cell in self.cells.items() if place[0] > 0]
@@ -89,12 +121,16 @@ class RingAnswer(Lines):
 # --- what the reader wrote ------------------------------------------------------------------------
 
 
+def _names(n: int) -> list[str]:
+    return ["before", *(f"step {step}" for step in range(1, 2 * n - 1))]
+
+
 def _read(text: str) -> dict[Place, str]:
     """Return the cells. Raises ValueError for a text of another shape."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
     if not lines or not 2 <= (n := lines[0].count("|") + 1) <= MAX_NAMED:
         raise ValueError(f"fill_ring: expected the cells of 2 to {MAX_NAMED} ranks in a line, with a | between ranks")
-    names = ["before", *(f"step {step}" for step in range(1, 2 * n - 1))]
+    names = _names(n)
     if len(lines) != len(names):
         raise ValueError(f"fill_ring: {len(lines)} lines for {n} ranks, expected {len(names)}: {', '.join(names)}")
     cells: dict[Place, str] = {}

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.base.texts import listed
-from labkit.draw.cells import Cell, Look, cell_panel, cells_of
-from labkit.draw.panel import LINK_COLUMNS, GridPanel
+from labkit.explore.grids.cells import Cell, Look, cell_panel, cells_of
 from labkit.explore.grids.rings import (
     ALGORITHMS,
     BYTE_UNITS,
@@ -17,12 +16,13 @@ from labkit.explore.grids.rings import (
     simulate_ring,
     unit_of,
 )
+from labkit.explore.panel import LINK_COLUMNS, Panel
 
 MAX_NAMED = 4  # with more ranks a cell has their number instead of their names
 APART = 0.3  # of a cell, between the chunks and the bytes beside them
 
 
-def ring_panel(trace: RingTrace, n_bytes: float) -> GridPanel:
+def ring_panel(trace: RingTrace, n_bytes: float) -> Panel:
     """Return what each rank holds of each chunk, step by step, and what is sent to whom.
 
     Beside the chunks stands how many bytes each rank has sent so far, of a tensor of ``n_bytes``.
@@ -44,11 +44,6 @@ def ring_panel(trace: RingTrace, n_bytes: float) -> GridPanel:
 def chunk_word(n_columns: int) -> str:
     """Return what stands before the number of a chunk above so many columns: of many, nothing."""
     return "chunk " if n_columns <= 8 else ""
-
-
-def step_titles(trace: RingTrace) -> list[str]:
-    """Return what the steps are called, from 0 on."""
-    return ["before", *(f"after step {step}" for step in range(1, trace.n_steps)), "at the end"]
 
 
 def ring_cells(trace: RingTrace) -> list[Cell]:

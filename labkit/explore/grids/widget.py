@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
-import numpy as np
 import pandas as pd
 
 from labkit.base.texts import listed
 from labkit.cost import Link
-from labkit.draw.cells import GridStep, in_lines, printed_steps
 from labkit.draw.layout import time_axis
-from labkit.draw.painter import panel_figure
 from labkit.explore.form_explorer import Control, FormExplorer, View
 from labkit.explore.grids import rings
 from labkit.explore.grids.collectives import SEVEN, seen_collectives
-from labkit.explore.grids.ring_panel import MAX_NAMED, ring_panel, step_titles, verdict
+from labkit.explore.grids.ring_panel import MAX_NAMED, ring_panel, verdict
 from labkit.explore.grids.ring_recording import YOURS, RingError, record_ring
 from labkit.explore.grids.rings import ALGORITHMS, MAX_RANKS, RingTrace, in_units, simulate_ring
 
@@ -76,17 +72,9 @@ def ring_view(recorded: RingTrace | None, ranks: int, size: int, algorithm: str,
     )
     cell = "names the ranks" if ranks <= MAX_NAMED else "has the number of ranks"
     note = f"A cell {cell} whose parts are added up in it; Σ: all. An arrow: what is sent next."
-    same = len(chosen) == 2 and np.array_equal(chosen[0].states, chosen[1].states)
-    printed = [*zip(chosen, panels, strict=True)][same:]  # of two halves alike, one
-    lines = [
-        line
-        for trace, panel in printed
-        for line in in_lines(printed_steps(panel, step_titles(trace)), panel.title, panel.facts)
-    ]
-    alike = f"{chosen[0].name}: the same, step by step. " if same else ""
-    figure = partial(panel_figure, lines, note=alike + note)
     title = f"{' and '.join(trace.name for trace in chosen)}, {ranks} ranks"
-    return View(panels, alt, table, figure, note, narration=narration, title=title)
+    shown = View(panels, alt, table, note, narration=narration, title=title)
+    return shown._replace(printed=shown._replace(opens_at=ranks - 1))  # halfway: a ring has one sum on each rank
 
 
 def _bytes_table(traces: Iterable[RingTrace], size: int) -> pd.DataFrame:
@@ -134,16 +122,12 @@ def collectives_explorer(world_size: int = 4) -> FormExplorer:
     """
     panels = seen_collectives(world_size)
     table = pd.DataFrame({"collective": list(SEVEN), "what it does": list(SEVEN.values())})
-
-    grids = [GridStep(panel, 1, name) for name, panel in panels.items()]
-    figure = partial(
-        panel_figure, in_lines(grids, empty="undefined or unchanged"), note=f"Left before, right after. {_NUMBERS}"
-    )
-    printed_alt = f"Seven collectives on {world_size} ranks, before and after: {listed(SEVEN)}."
+    all_alt = f"Seven collectives on {world_size} ranks, before and after: {listed(SEVEN)}."
+    in_print = View([*panels.values()], all_alt, table, opens_at=1, narration=_NUMBERS)
 
     def view(_: None, collective: str) -> View:
         alt = f"{collective}, before and after. {SEVEN[collective]}"
-        return View([panels[collective]], alt, table, figure, _NUMBERS, printed_alt=printed_alt, opens_at=1)
+        return View([panels[collective]], alt, table, _NUMBERS, opens_at=1, printed=in_print)
 
     buttons = Control("collective", "collective", {name: name for name in SEVEN}, "buttons", in_file=[*SEVEN])
     return FormExplorer(view, [buttons], {"collective": "broadcast"})

@@ -5,9 +5,9 @@ A board never changes: a move gives a new one, or raises a Refusal. Nothing here
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 from labkit.explore.puzzle.rules import Refusal, Rules, missing_input, no_room
@@ -63,18 +63,10 @@ class Board:
             raise Refusal(f"{op} is there already, from {start_s:g} to {end_s:g}")
         if (needed := self.rules.inputs[op]) and needed not in self.placed:
             raise Refusal(missing_input(op, needed))
-        after = self._reorder(op, (*self._order_of(op), op))
-        if why := after._no_room(op):
+        if why := self._no_room(op):
             raise Refusal(why)
-        return after
-
-    def _order_of(self, op: Op) -> tuple[Op, ...]:
-        return self.orders[self.rules.rank_of(op)]
-
-    def _reorder(self, op: Op, order: Iterable[Op]) -> Board:
-        """Return the board with another order on the rank of ``op``."""
         rank = self.rules.rank_of(op)
-        return Board(self.rules, (*self.orders[:rank], tuple(order), *self.orders[rank + 1 :]))
+        return Board(self.rules, (*self.orders[:rank], (*self.orders[rank], op), *self.orders[rank + 1 :]))
 
     # --- what may be ------------------------------------------------------------------------------
 
@@ -91,29 +83,14 @@ class Board:
             group = (op.stage, op.kind)
             if group not in first or arrival_s < first[group][0]:
                 first[group] = (arrival_s, op)
-        return [op for _, op in first.values() if not self._reorder(op, (*self._order_of(op), op))._no_room(op)]
+        return [op for _, op in first.values() if not self._no_room(op)]
 
-    def _no_room(self, moved: Op) -> str:
-        """Return why an op's rank has no room for its next forward op; "" if it has."""
-        rank, before = self.rules.rank_of(moved), list[Op]()
-        for op, kept in self.kept(rank).items():
-            if len(kept) > self.rules.cap(rank):
-                return no_room(op, before, self.rules, self.placed)
-            before = kept
-        return ""
-
-    def kept(self, rank: int) -> dict[Op, list[Op]]:
-        """Return by op that changes it the forwards whose activations ``rank`` keeps from then on.
-
-        That is from the start of a forward on, and from the end of what frees one.
-        """
-        kept: list[Op] = []
-        changes = {}
-        for op in self.orders[rank]:
-            if op.kind in ("F", self.rules.freeing_kind):
-                rest = [forward for forward in kept if self.rules.freed_by(forward) != op]
-                changes[op] = kept = [*kept, op] if op.kind == "F" else rest
-        return changes
+    def _no_room(self, op: Op) -> str:
+        """Return why an op's rank has no room for it, as its next one; "" if it has."""
+        rank = self.rules.rank_of(op)
+        forwards = (each for each in self.orders[rank] if each.kind == "F")
+        kept = [forward for forward in forwards if self.rules.freed_by(forward) not in self.placed]
+        return no_room(op, kept, self.rules) if op.kind == "F" and len(kept) == self.rules.cap(rank) else ""
 
     # --- when -------------------------------------------------------------------------------------
 
@@ -142,7 +119,7 @@ class Board:
 
     def waited_for(self, op: Op) -> Op | None:
         """Return the op that a placed one waited for: the one before it, or its remote input."""
-        order, needed = self._order_of(op), self.rules.inputs[op]
+        order, needed = self.orders[self.rules.rank_of(op)], self.rules.inputs[op]
         before = order[order.index(op) - 1] if op in order[1:] else None
         is_late = before is None or self.bars[op].start_s > self.bars[before].end_s
         is_remote = needed is not None and self.rules.rank_of(needed) != self.rules.rank_of(op)
@@ -162,8 +139,9 @@ class Board:
         return until_s - sum(self.rules.duration_s[op] for op in self.orders[rank])
 
     def peak(self, rank: int) -> int:
-        """Return the most activations that ``rank`` keeps."""
-        return max(map(len, self.kept(rank).values()), default=0)
+        """Return the most activations that ``rank`` keeps, each from its F to what frees it."""
+        changes = ((op.kind == "F") - (op.kind == self.rules.freeing_kind) for op in self.orders[rank])
+        return max(accumulate(changes), default=0)
 
     @property
     def makespan_s(self) -> float:

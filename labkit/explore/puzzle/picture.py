@@ -1,20 +1,16 @@
-"""Show a board: as an event table that the page draws and explains, in words, and in print."""
+"""Show a board: as an event table that the page draws and explains, and in words."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from labkit.draw.layout import Part, TimeAxis, lay_out, prepare, time_axis
-from labkit.draw.painter import panel_figure
+from labkit.draw.layout import TimeAxis, time_axis
 from labkit.draw.panel import Mark
 from labkit.explore.event_tables import EventTables
 from labkit.explore.puzzle.board import Bar
 from labkit.explore.puzzle.game import Game
+from labkit.explore.scene_message import scene_of
 from labkit.explore.static_fallback import StaticForm
 from labkit.schedule import EVENT_NAMES, Op
 from labkit.trace import event_table
@@ -92,18 +88,10 @@ def alt_text(game: Game) -> str:
 
 def static_form(game: Game) -> StaticForm:
     """Return picture, words and table for where there is no widget; outlines are offered ops."""
-
-    def draw(**look: Any) -> Figure:
-        ops, placed = list(shown(game)), game.board.placed
-        offered = [op not in placed for op in ops]
-        events = prepare(_events(game).assign(label=list(map(str, ops)), ghost=offered), "the board")
-        panel = lay_out([Part("", 1.0, events)])
-        bars = panel.bars.assign(label=events["label"], ghost=events["ghost"])
-        title = f"Level {game.number}: {game.level.title}"
-        panel = replace(panel, bars=bars, title=title, facts=facts_of(game), marks=_par(game))
-        return panel_figure([panel], axis(), **look)
-
-    return StaticForm(draw, alt_text(game), table(game).set_index("rank"))
+    alt = alt_text(game)
+    return StaticForm(
+        alt, table(game).set_index("rank"), scene=lambda: scene_of([board_panel(game)], time=axis(), alt=alt)
+    )
 
 
 def table(game: Game) -> pd.DataFrame:

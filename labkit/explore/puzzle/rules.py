@@ -5,7 +5,7 @@ And say why a move breaks that, in a sentence that names the op that blocks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -31,10 +31,6 @@ class Rules:
     @property
     def n_ranks(self) -> int:
         return self.timed.schedule.n_ranks
-
-    @property
-    def n_micro(self) -> int:
-        return self.timed.schedule.n_micro
 
     @cached_property
     def kinds(self) -> str:
@@ -115,10 +111,10 @@ def missing_input(op: Op, needed: Op) -> str:
     return f"{op} needs {output}, which is not placed yet"
 
 
-def no_room(op: Op, kept: Sequence[Op], rules: Rules, placed: Collection[Op]) -> str:
+def no_room(op: Op, kept: Sequence[Op], rules: Rules) -> str:
     """Say that the rank of the forward ``op`` has no room beside the activations of ``kept``."""
     freeing = [rules.freed_by(forward) for forward in kept]
     count, those = ("1 activation", "that") if len(kept) == 1 else (f"{len(kept)} activations", "those")
     stays = f"it keeps {those} of {listed(kept)} until {listed(freeing, 'or')} has ended"
-    missing = "" if freeing[0] in placed else f", and {freeing[0]} is not placed yet"
-    return f"rank {rules.rank_of(op)} has room for {count}: {stays}{missing}. {op} has to wait"
+    missing = f"{freeing[0]} is not placed yet"
+    return f"rank {rules.rank_of(op)} has room for {count}: {stays}, and {missing}. {op} has to wait"

@@ -162,10 +162,10 @@ class ScheduleExplorer(Explorer):
         if not self.runs:
             steps = {timed.schedule.name: timed.simulate() for timed in self._timed()}
             metrics = tables.metrics(self._timed(), self._parsed.cap)
-            return StaticForm(partial(draw.timeline, steps, time_label=UNITS), self._alt(), metrics)
+            return StaticForm(self._alt(), metrics, partial(draw.timeline, steps, time_label=UNITS))
         drawn = [overlay_panel(run.ideal, run.measured, title=run.schedule.name) for run in self.runs]
         panels, axes, data = zip(*drawn, strict=True)
         longest = min(axes, key=lambda axis: axis.per_second)
         note = emulated(*(run.measured for run in self.runs))
         gaps = tables.gaps({run.schedule.name: run.gap for run in self.runs})
-        return StaticForm(partial(panel_figure, panels, longest, note, data), self._alt(), gaps)
+        return StaticForm(self._alt(), gaps, partial(panel_figure, panels, longest, note, data))

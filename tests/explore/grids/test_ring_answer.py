@@ -2,9 +2,9 @@
 
 import re
 
+import numpy as np
 import pytest
 
-from labkit.draw.picture import drawn_data
 from labkit.explore import fill_ring
 
 # A reduce-scatter, then an all-gather, drawn by hand: rank r begins by sending its chunk r.
@@ -56,9 +56,15 @@ def test_only_the_first_step_with_a_wrong_cell_is_explained_and_the_picture_mark
     assert set(filled.wrong) == {(1, 0, 2), (2, 0, 2)} and "After step 2" not in str(filled)
     assert str(filled).startswith("Of 36 cells 33 are right, 2 wrong, 1 open.")
     assert str(filled).endswith("Fix that first. Wrong in later steps: 1.")
-    cells = drawn_data(filled.figure())
-    wrong = cells[cells["name"] == "wrong"][["step", "top", "label"]].astype({"top": int})
-    assert wrong.to_numpy().tolist() == [["after step 1", 0, "2"], ["after step 2", 0, "2"]]
+    (panel,) = filled.timeline.scene["panels"]
+    names = [style["name"] for style in filled.timeline.scene["styles"]]
+    numbers = np.frombuffer(panel["bars"]["style"]["data"], dtype="u1")
+    told = [panel["sentences"][bar] for bar, number in enumerate(numbers) if names[number] == "wrong"]
+    assert told == list(filled.wrong.values())
+    table = filled.timeline.static_form().table
+    assert (
+        table.loc["step 1"].tolist() == ["0 0 2✗", "01 1 1", "2 12 2"] and table.loc["step 4", "rank 0"] == "? 012 012"
+    )
 
 
 def test_open_cells_are_not_wrong_and_it_says_where_to_go_on():

@@ -206,7 +206,7 @@ def test_in_print_there_are_schedules_with_metrics_and_after_a_run_the_overlay_w
     form = explorer.static_form()
     assert list(form.table) == ["op_time_ms", "imbalance_ms", "communication_ms", "overhead_ms", "core_ms", "total_ms"]
     assert form.table.index.names == ["schedule", "stage"]
-    assert len(form.figure.axes) == 2
+    assert len(form.draw().axes) == 2
 
 
 @needs_node
@@ -217,7 +217,7 @@ def test_a_number_is_written_alike_in_the_page_and_in_print(state):
     form = explorer.static_form()
     (makespan_row,) = form.table.loc["makespan"]
     assert metrics["makespan"] == makespan_row and f" ends at {makespan_row}." in form.alt
-    assert f"makespan {makespan_row} " in form.figure.get_title("right")
+    assert f"makespan {makespan_row} " in form.draw().get_title("right")
     assert form.table.loc["peak activations, in micro-batches"].item().endswith(metrics["cap"])
 
 
@@ -235,4 +235,4 @@ def test_a_gap_that_rounds_to_nothing_has_no_sign():
     gap = pd.DataFrame({"stage": [0, 1], "total_s": [-2e-6, -1e-6]} | {cause: [-2e-6, -1e-6] for cause in CAUSES})
     assert "-0.0" not in gap_as_html("1F1B", gap)
     alone = schedule_explorer("1f1b n=1 m=6 F=0.1 B=0.1").static_form()  # whose ops add up to more than they take
-    assert "-0.0" not in alone.table.to_string() + alone.figure.get_title("right")
+    assert "-0.0" not in alone.table.to_string() + alone.draw().get_title("right")
