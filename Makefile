@@ -1,5 +1,6 @@
 # make lab        set up, then JupyterLab on the first notebook
-# make test       set up, and install what tests need; then the fast tests, which replay four of the notebooks
+# make test       set up, and install what tests need; then the fast tests: those of your answers, in the repository with
+#                 the solutions all that take seconds, and four of the notebooks
 # make test SLOW=1            all tests and notebooks, as .ci/run
 # make test TESTS=tests/draw  some tests alone, the slow ones among them too
 # make test LABKIT_TEST_DATA=~/data   also the tests on the real RTE and Multi30k, from data/glue/RTE and data/multi30k
@@ -37,8 +38,7 @@ $(READY): pyproject.toml constraints.txt Makefile
 	@echo 'labkit: pip installs JupyterLab, transformers and what they need: a download of 0.2 GB, 3 to 20 minutes, once.'
 	$(if $(SYSTEM_TORCH),,@echo 'labkit: torch comes with it: 0.2 GB for CPUs, about 3 GB with CUDA, which is what Linux gets. To choose: docs/platforms.md.')
 	$(INSTALL) '.[lab]'
-	@mkdir -p $(VENV)/etc/ipython # so that %%needs says what it needs in a kernel that has run no cell yet
-	@echo '{"IPKernelApp": {"extensions": ["labkit.base.restarted_kernel"]}}' > $(VENV)/etc/ipython/ipython_kernel_config.json
+	@mkdir -p $(VENV)/etc/ipython && cp labkit/base/ipython_kernel_config.json $(VENV)/etc/ipython # what %%needs says in a new kernel
 	touch $@
 
 # What tests need besides: linters, a type checker, a browser's driver.
@@ -47,7 +47,7 @@ $(READY)-to-test: $(READY)
 	$(INSTALL) '.[test]'
 	touch $@
 
-# Cells (!labkit report 05) and terminals there find this environment's python and labkit first. In a terminal the reader's
+# Cells (!labkit report) and terminals there find this environment's python and labkit first. In a terminal the reader's
 # .bashrc comes before that: it may put another Python first, such as conda's or pyenv's.
 lab: setup
 	printf '%s\n' '[ ! -f ~/.bashrc ] || . ~/.bashrc' '. "$(abspath $(BIN))/activate"' > $(VENV)/terminal.sh

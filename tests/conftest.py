@@ -21,6 +21,7 @@ import to_do
 
 import labkit
 from labkit.base import chromium
+from labkit.course.student import is_student_edition
 
 # jsonschema, under nbformat, would build 38 grammars for a format that no notebook has: seconds.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
@@ -45,9 +46,17 @@ FORKS = ("test_ladder", "test_docs", "test_assignments")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Have ``pytest -m gpu`` import no other tests: they want Jupyter, which may not be there."""
-    others = collection_path.is_file() and collection_path.parent.name != "gpu"
-    return True if config.option.markexpr == "gpu" and others else None
+    """Have ``pytest -m gpu`` import no other tests: they want Jupyter, which may not be there.
+
+    In a student edition the fast tests are those of answers alone: a minute, not five.
+    """
+    if not collection_path.is_file():
+        return None
+    others = config.option.markexpr == "gpu" and collection_path.parent.name != "gpu"
+    of_the_lab = (
+        config.option.markexpr == "not slow" and is_student_edition() and not to_do.is_of_answers(collection_path)
+    )
+    return True if others or of_the_lab else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -76,7 +85,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     if config.option.markexpr == "not slow":
-        terminalreporter.write_line(notebook_tiers.left_out())
+        terminalreporter.write_line(notebook_tiers.left_out(() if is_student_edition() else notebook_tiers.FAST))
 
 
 def what_a_worker_takes(test: str) -> str:

@@ -1,7 +1,8 @@
 """Say in one sentence what the lab's magics need in a kernel that has run no cell above them.
 
-``make setup`` has each kernel of its environment load this extension as it starts. The first cell
-that imports the lab, or ``%load_ext labkit``, brings the magics themselves.
+``make setup`` copies ``ipython_kernel_config.json`` into ``etc/ipython`` of its environment, so
+each kernel there loads this extension as it starts. The first cell that imports the lab, or
+``%load_ext labkit``, brings the magics themselves.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from matplotlib.ticker import MaxNLocator
 from labkit.base.files import write_atomically
 from labkit.base.lab import lab
 from labkit.course.archive import GUESSES, QUESTIONS, read_members
+from labkit.course.downloads import hand_ins
 from labkit.draw.palette import css_colours
 from labkit.guesses import store
 from labkit.guesses.calibration import OTHER, notebooks_that_ask
@@ -61,27 +62,26 @@ class Asked(NamedTuple):
 def write_page(folder: Path, out: Path, say: Callable[[str], None] = print) -> bool:
     """Write the page of the archives in ``folder``; return whether all their guesses count.
 
-    What does not count is said first: an archive without guesses or that cannot be read, and
-    guesses of another edition, which asks something else.
+    What does not count is said first: an archive without guesses or that cannot be read, guesses
+    for what another edition asks, and those that the question does not allow.
 
     Raises ValueError, before anything is written, where no guess is left, or the lab has no stored
     answers; OSError where the folder cannot be read or the page not be written.
     """
     questions, truth = _questions(), _stored_answers()
-    archives = sorted(file for file in folder.iterdir() if file.suffix.lower() == ".zip")
+    archives, _ = hand_ins(folder, out)
     if not archives:
-        raise ValueError(f"there is no .zip in {folder}: expected a folder of archives from labkit submit")
+        raise ValueError(f"there is no archive in {folder}: expected a folder of archives from labkit submit")
     by_archive, remarks = list[dict[str, _Facts]](), list[str]()
-    for archive in archives:
+    for name, archive in archives:
         try:
-            guesses, others = _read_guesses(archive, questions)
+            guesses, left_out = _read_guesses(archive, questions)
         except ValueError as error:
-            remarks.append(str(error).replace(str(archive), archive.name))
+            remarks.append(str(error).replace(str(archive), name))
             continue
         by_archive += [guesses] if guesses else []
-        if others:
-            names = ", ".join(others) if guesses else "all of its questions"
-            remarks.append(f"{archive.name}: another edition asked {names}, so those guesses are left out")
+        for why, names in left_out.items():
+            remarks.append(f"{name}: left out {', '.join(names)}: {why}")
     if not by_archive:
         raise ValueError(f"no archive in {folder} has guesses of this edition; {'; '.join(remarks)}")
     for remark in remarks:
@@ -123,8 +123,8 @@ def _question(name: str, entry: _Facts) -> Question:
 # --- what was handed in ---------------------------------------------------------------------------
 
 
-def _read_guesses(archive: Path, questions: Mapping[str, _Facts]) -> tuple[dict[str, _Facts], list[str]]:
-    """Return the guesses of an archive, and the names of questions that it was asked otherwise.
+def _read_guesses(archive: Path, questions: Mapping[str, _Facts]) -> tuple[dict[str, _Facts], dict[str, list[str]]]:
+    """Return the guesses of an archive, and by the reason the names of those that do not count.
 
     Raises ValueError for an archive that cannot be read, or has no guesses.
     """
@@ -138,19 +138,26 @@ def _read_guesses(archive: Path, questions: Mapping[str, _Facts]) -> tuple[dict[
         [facts["guess"] for facts in given.values()]
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"{archive} has guesses that cannot be read: {error}") from None
-    ours = {name for name in given if name in questions and _is_answer(name, given[name], theirs, questions[name])}
-    return {name: given[name] for name in given if name in ours}, [name for name in given if name not in ours]
+    ours, left_out = dict[str, _Facts](), dict[str, list[str]]()
+    for name, facts in given.items():
+        if name not in questions or not _asks_alike(theirs.get(name), questions[name]):
+            left_out.setdefault("its edition asks something else there, or nothing", []).append(name)
+        elif not _is_answer(name, facts, questions[name]):
+            left_out.setdefault("the guess is not one that the question allows", []).append(name)
+        else:
+            ours[name] = facts
+    return ours, left_out
 
 
-def _is_answer(name: str, facts: _Facts, theirs: _Facts, entry: _Facts) -> bool:
-    """Return whether these facts answer a question as this edition asks it."""
-    asked = theirs.get(name)
-    same = isinstance(asked, dict) and all(
+def _asks_alike(asked: Any, entry: _Facts) -> bool:
+    """Return whether another edition's question, if it has one, is that of this edition."""
+    return isinstance(asked, dict) and all(
         [*asked.get(key, ())] == [*entry.get(key, ())] if key == "choices" else asked.get(key) == entry.get(key)
         for key in ("text", "low", "high", "unit", "choices")
     )
-    if not same:
-        return False
+
+
+def _is_answer(name: str, facts: _Facts, entry: _Facts) -> bool:
     try:
         return facts["guess"] is None or _question(name, entry).accept(facts["guess"]) is not None
     except (ValueError, TypeError):

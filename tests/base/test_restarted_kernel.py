@@ -1,7 +1,6 @@
 """A kernel that has run no cell says in one sentence what a cell of the lab needs."""
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 from labkit.base.restarted_kernel import RUN_ABOVE
 
 ROOT = Path(__file__).parents[2]
+CONFIG = "labkit/base/ipython_kernel_config.json"
 CELLS = ["%%needs dp.1\n1", "%ranks 4", "%%ranks\n1", "import labkit.todo", "%%needs guess.nobody\n1"]
 KERNEL = """
 import sys
@@ -22,9 +22,12 @@ for cell in {cells}:
 """
 
 
-def test_a_kernel_of_make_setup_says_run_all_above_until_the_lab_is_imported_and_imports_none():
-    config = re.search(r"echo '(.+)' > \S+/etc/ipython/ipython_kernel_config.json", (ROOT / "Makefile").read_text())
-    extensions = json.loads(config[1])["IPKernelApp"]["extensions"]
+def test_a_kernel_where_the_lab_is_installed_says_run_all_above_until_the_lab_is_imported_and_imports_none():
+    copied = [f"cp {CONFIG}", f"cp {CONFIG}", f"COPY lab/{CONFIG} /usr/local/etc/ipython/"]
+    for place, line in zip(("Makefile", "docs/platforms.md", "docs/hub.md"), copied, strict=True):
+        page = ROOT / place
+        assert line in page.read_text() if page.exists() else place == "docs/hub.md"  # which students have not
+    extensions = json.loads((ROOT / CONFIG).read_text())["IPKernelApp"]["extensions"]
     code = KERNEL.format(extensions=extensions, cells=CELLS)
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stderr.splitlines() == [f"UsageError: {RUN_ABOVE}"] * 3

@@ -87,32 +87,34 @@ def test_a_page_has_a_histogram_a_question_in_the_order_of_the_notebooks_and_no_
 
 
 def test_guesses_that_do_not_count_are_named_first_and_leave_the_others(lab, capsys):
-    hand_in(lab, "good", ratio=2.0, later="GPipe")
+    hand_in(lab, "good_123_456_submission", ratio=2.0, later="GPipe")  # Canvas, or as Moodle has it:
+    (lab / "handed_in/Zoe_7_assignsubmission_file").mkdir()
+    hand_in(lab, "Zoe_7_assignsubmission_file/submission", ratio=4.0)
     hand_in(lab, "none")
     hand_in(lab, "old", QUESTIONS.replace("Which is first?", "Which is last?"), ratio=3.0, later="GPipe")
     hand_in(lab, "forged", later="<b>me</b>", few=5)
     (lab / "handed_in/broken.zip").write_bytes(b"no archive")
     assert cli.main(["guesses", "handed_in", "--out", "handed_in/guesses.html"]) == 1
     said = capsys.readouterr().out
-    assert "- broken.zip cannot be read as an archive" in said
-    assert "- none.zip has no guesses: labkit submit --with-guesses packs them" in said
-    assert "old.zip: another edition asked later, so" in said
-    assert "forged.zip: another edition asked all of its questions" in said
+    assert "- broken cannot be read as an archive" in said
+    assert "- none has no guesses: labkit submit --with-guesses packs them" in said
+    assert "- old: left out later: its edition asks something else there, or nothing\n" in said
+    assert "- forged: left out later, few: the guess is not one that the question allows\n" in said
     ratio, later = page_of(lab)("section")
-    assert "2 guesses" in ratio.p.text and "1 guess," in later.p.text and "From 2 archives" in page_of(lab).p.text
+    assert "3 guesses" in ratio.p.text and "1 guess," in later.p.text and "From 3 archives" in page_of(lab).p.text
 
 
 @pytest.mark.parametrize(
     ("prepare", "says"),
     [
-        (lambda lab: None, "there is no .zip in handed_in"),
+        (lambda lab: None, "there is no archive in handed_in"),
         (lambda lab: (lab / "handed_in").rmdir(), "No such file"),
         (
             lambda lab: hand_in(lab, "ada"),
-            "no archive in handed_in has guesses of this edition; ada.zip has no guesses",
+            "no archive in handed_in has guesses of this edition; ada has no guesses",
         ),
-        (lambda lab: hand_in(lab, "ada", "", ratio=2.0), "another edition asked all"),
-        (lambda lab: hand_in(lab, "ada", ratio=[]), "another edition asked all"),
+        (lambda lab: hand_in(lab, "ada", "", ratio=2.0), "ada: left out ratio: its edition asks something else"),
+        (lambda lab: hand_in(lab, "ada", ratio=[]), "ada: left out ratio: the guess is not one"),
         (lambda lab: hand_in(lab, "ada", "[", ratio=2.0), "guesses that cannot be read"),
         (lambda lab: (lab / "notebooks/guesses.json").unlink(), "run this in the repository with the solutions"),
     ],

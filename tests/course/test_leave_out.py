@@ -151,6 +151,7 @@ def test_no_page_names_what_is_left_out_and_its_links_lead_on(edition):
         text = file.read_text(encoding="utf-8")
         assert "<!-- if" not in text, file
         assert not re.search(r"\b(02_collectives|05_gradient_sync|06_ladder|07_sharding)\b", text), file
+        assert not re.search(r"\b([Nn]otebooks?|so|or) 0[2567]\b", text), file
         for target in re.findall(r"\]\(([^)#\s]+)[)#]", text):
             assert target.startswith("https://") or (file.parent / target).exists(), (file, target)
 

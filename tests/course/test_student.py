@@ -293,8 +293,9 @@ def test_answers_in_the_file_of_questions_are_sealed_and_notebooks_read_them_as_
     assert answers == {name: words("questions", name)["answer"] for name in shipped} != {}
 
 
-# A file without marks, whose tests reach a TODO here and in a rank, and one of marked tests.
-TESTS = ["tests/test_mine.py", "tests/test_pipe.py"]
+# A file without marks, whose tests reach a TODO here and in a rank, one of marked tests, and one of
+# the lab alone, which the fast tests of an edition leave out.
+TESTS = ["tests/test_mine.py", "tests/test_pipe.py", "tests/other"]
 MINE = """
 from labkit import dp
 from labkit.launch import launch
@@ -321,6 +322,8 @@ def test_tests_of_an_edition_are_green_while_nothing_is_done_and_more_of_them_ru
     edition = tmp_path / "edition"
     write_student_edition(edition)
     (edition / TESTS[0]).write_text(MINE)
+    (edition / TESTS[2]).mkdir()
+    (edition / TESTS[2] / "test_other.py").write_text("def test_it_runs_here():\n    raise AssertionError\n")
     to_do = outcomes(edition)
     for name in STUDENT_FILES:
         (edition / name).write_text(

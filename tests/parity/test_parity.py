@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -120,7 +121,7 @@ def test_two_stages_swapped_are_off_at_step_1_in_both_pipelines():
         return [module[0], module[3], module[2], module[1], module[4]]
 
     found = verdicts(["Pipe", ("ScheduledPipeline", {"schedule": gpipe(2, 4)})], stages=swapped, steps=1)
-    assert [each.startswith("off by") and each.endswith("at step 1") for each in found] == [True, True]
+    assert all(re.fullmatch("off by .* at step 1", each) for each in found), found
 
 
 # --- a row of its own -----------------------------------------------------------------------------
@@ -161,7 +162,7 @@ def test_a_way_that_dies_raises_hangs_or_is_refused_costs_its_row_alone():
     ]
     died, raised, hung, refused, sharded, right = verdicts(ways, build=Attends)
     assert died == "raised: rank 1 ended without an answer (exit status 3)"
-    assert raised == "raised: rank 0, LookupError: no such thing"
+    assert re.fullmatch("raised: rank [01], LookupError: no such thing", raised)  # whichever is first
     assert "at step 2; then hung: collective" in hung and "rank 1 has returned without it" in hung
     assert refused.startswith("refused: attention is an nn.MultiheadAttention") and refused.endswith("as a whole")
     assert (sharded, right) == ("right", "right")

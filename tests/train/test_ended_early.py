@@ -22,7 +22,20 @@ from labkit.train.trainer import Step
 
 needs_answers = task("dp.1", "dp.4")
 TASKS = {
-    "translate": ["--source", "shipped", "--size", "nano", "--limit", "64", "--limit-eval", "8", "--no-bleu"],
+    "translate": [
+        "--source",
+        "shipped",
+        "--languages",
+        "de",
+        "en",
+        "--size",
+        "nano",
+        "--limit",
+        "64",
+        "--limit-eval",
+        "8",
+        "--no-bleu",
+    ],
     "glue": ["--data-dir", "shipped", "--model", "", "--vocab-size", "300", "--limit", "64", "--no-dropout"],
 }
 

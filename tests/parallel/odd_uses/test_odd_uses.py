@@ -68,4 +68,5 @@ def a_number_for_a_module(way):
 @pytest.mark.parametrize(("function", "kind"), [(a_sum_for_a_mean, "wrong"), (a_number_for_a_module, "riddle")])
 def test_the_bed_tells_what_is_broken(function, kind, bed, monkeypatch) -> None:
     monkeypatch.setitem(USES, function.__name__, Use(function, {HAND: "right"}))
-    assert bed.outcome(function.__name__, HAND).kind == kind
+    found = bed.outcome(function.__name__, HAND)
+    assert found.kind == kind, found
