@@ -94,6 +94,9 @@ def _run(arguments: Sequence[str]) -> int:
     _add_course(command)
     command = _add(commands, "plan", _plan, "print what each notebook asks, needs and takes, and by when, as Markdown")
     _add_course(command)
+    command = _add(commands, "site", _site, "write static pages: explorers that play, and the notebooks to read")
+    command.add_argument("directory", metavar="DIR", type=Path, help="a new or empty directory")
+    _add_course(command)
     command = _add(
         commands, "report", _report, "write an assignment's report from your notebook, as you ran and saved it"
     )
@@ -104,7 +107,7 @@ def _run(arguments: Sequence[str]) -> int:
 
     args = parser.parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = args.run
-    if run in (_check, _submit, _student, _report, _plan) and (sentence := outside()):
+    if run in (_check, _submit, _student, _site, _report, _plan) and (sentence := outside()):
         print(f"labkit: {sentence}", file=sys.stderr)
     try:
         status = run(args)
@@ -269,6 +272,20 @@ def _plan(args: argparse.Namespace) -> int:
 
     taught = course(args.course)
     print(plan(taught, lab().folder, kept(taught, lab().notebook_names)), end="")
+    return 0
+
+
+def _site(args: argparse.Namespace) -> int:
+    from labkit.course.site import write_site
+    from labkit.course.student import is_student_edition
+
+    try:
+        size_bytes = write_site(args.directory, course(args.course), _say)
+    except (ValueError, OSError) as error:
+        return _refuse(f"site: {error}")
+    print(f"The site is in {args.directory}, {size_bytes / 1e6:.1f} MB: open {args.directory / 'index.html'}")
+    if not is_student_edition():
+        print("It shows solutions. For students, write that of the student edition: docs/instructor.md says how.")
     return 0
 
 

@@ -3,6 +3,7 @@
 student         the student edition: this repository without the solutions
 report          an assignment's report, from the reader's own notebook
 notebook_html   a notebook as one page, in which nothing runs
+site            static pages: explorers play, notebooks are read (site_explorers, formulas)
 notebooks       notebooks as they are committed: executed, in normal form, held to a contract
 doctor          whether this machine is ready
 submission      what a student hands in, packed

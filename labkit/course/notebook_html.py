@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from string import Template
@@ -34,50 +36,63 @@ def notebook_html(notebook: NotebookNode, path: Path) -> str:
 
     ``path`` is where it lies: its texts name pictures from there, which come along.
     """
+    body = clean(notebook_body(notebook, path))
+    return Template(PAGE.read_text(encoding="utf-8")).substitute(title=escape(path.stem), body=body)
 
-    def prepare(notebook: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
-        for cell in notebook.cells:
-            for name in _ATTACHED.findall(cell.source):  # nbconvert raises for one that is missing
-                cell.setdefault("attachments", {}).setdefault(name, {"text/plain": ""})
-            if cell.cell_type == "markdown":
-                cell.source = _FAR_PICTURE.sub(r"[picture \1](", cell.source)
-            cell.outputs = [output for output in cell.get("outputs", []) if _can_be_shown(output)]
-            for output in cell.outputs:
-                if html := output.get("data", {}).get("text/html"):
-                    output.data["text/html"] = style_measurements(html)
-        return notebook, resources
 
+def notebook_body(notebook: NotebookNode, path: Path) -> str:
+    """Return the cells of a notebook as HTML, which is to be cleaned."""
+    body: str = _exporter().from_notebook_node(notebook, resources={"metadata": {"path": str(path.parent)}})[0]
+    return body
+
+
+@functools.cache
+def _exporter() -> HTMLExporter:
     filters = {
         "ansi2html": lambda text: style_measurements(ansi2html(text)),
         "clean_html": lambda html: html,  # which nbconvert would do cell by cell; the page is cleaned as a whole
     }
-    exporter = HTMLExporter(
+    return HTMLExporter(
         template_name="basic",
         exclude_anchor_links=True,
         embed_images=True,
-        preprocessors=[prepare],
+        preprocessors=[_prepare],
         filters=filters,
         config=Config({"NbConvertBase": {"display_data_priority": FORMS}}),
     )
-    body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"path": str(path.parent)}})
-    return Template(PAGE.read_text(encoding="utf-8")).substitute(title=escape(path.stem), body=clean(body))
 
 
-def clean(html: str) -> str:
-    """Return HTML without whatever runs or is fetched: what is not in TAGS is left out.
+def _prepare(notebook: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
+    """Leave out of a notebook what a page cannot show, or would fetch."""
+    for cell in notebook.cells:
+        for name in _ATTACHED.findall(cell.source):  # nbconvert raises for one that is missing
+            cell.setdefault("attachments", {}).setdefault(name, {"text/plain": ""})
+        if cell.cell_type == "markdown":
+            cell.source = _FAR_PICTURE.sub(r"[picture \1](", cell.source)
+        cell.outputs = [output for output in cell.get("outputs", []) if _can_be_shown(output)]
+        for output in cell.outputs:
+            if html := output.get("data", {}).get("text/html"):
+                output.data["text/html"] = style_measurements(html)
+    return notebook, resources
 
-    nbconvert's own ``sanitize_html`` knows neither headings, paragraphs, nor pictures.
-    """
-    protocols = {*bleach.ALLOWED_PROTOCOLS, "data"}
-    cleaner = bleach.Cleaner(tags=TAGS.split(), attributes=_allowed, protocols=protocols, strip=True)
-    cleaner.serializer.use_best_quote_char = False  # between ' and ' bleach 6 escapes what is escaped already
-    return cleaner.clean(_WITHOUT_TEXT.sub("", html))
 
-
-def _allowed(tag: str, name: str, value: str) -> bool:
+def is_allowed(tag: str, name: str, value: str) -> bool:
+    """Return whether a tag may have an attribute: nothing that is fetched from elsewhere."""
     if name == "src":
         return tag == "img" and value.startswith("data:image/")
     return name in ATTRIBUTES and (name != "href" or bool(_LINK.match(value)))
+
+
+def clean(html: str, allowed: Callable[[str, str, str], bool] = is_allowed, tags: str = TAGS) -> str:
+    """Return HTML without whatever runs or is fetched: what is not in ``tags`` is left out.
+
+    ``allowed`` says whether a tag may have an attribute with this value. nbconvert's own
+    ``sanitize_html`` knows neither headings, paragraphs, nor pictures.
+    """
+    protocols = {*bleach.ALLOWED_PROTOCOLS, "data"}
+    cleaner = bleach.Cleaner(tags=tags.split(), attributes=allowed, protocols=protocols, strip=True)
+    cleaner.serializer.use_best_quote_char = False  # between ' and ' bleach 6 escapes what is escaped already
+    return cleaner.clean(_WITHOUT_TEXT.sub("", html))
 
 
 def _can_be_shown(output: NotebookNode) -> bool:

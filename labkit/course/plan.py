@@ -78,12 +78,17 @@ def _row(folder: Path, name: str, keeps: Kept) -> Row:
     texts = [from_markdown(source, keeps, name) for kind, source in sources if kind == "markdown"]
     code = "\n".join(source for kind, source in sources if kind == "code")
     asked = {each for found in _NEEDS.findall(code) for each in "".join(found).split()}
-    question = _QUESTION.search(texts[0]) if texts else None
     n_words = sum(len(_LINK_TARGET.sub("]", text).split()) for text in texts)
     needs = [task for task in TASKS if task in asked and task in keeps]
     return Row(
-        name, question[1] if question else "", needs, -(-n_words // WORDS_PER_MINUTE), run_minutes(folder).get(name), []
+        name, question_in("".join(texts[:1])), needs, -(-n_words // WORDS_PER_MINUTE), run_minutes(folder).get(name), []
     )
+
+
+def question_in(text: str) -> str:
+    """Return the question that a notebook's first text asks in bold, or ""."""
+    question = _QUESTION.search(text)
+    return question[1] if question else ""
 
 
 def run_minutes(folder: Path) -> dict[str, int]:

@@ -40,7 +40,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import textwrap
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -48,6 +47,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from labkit.base.course import FILE, Course, course, whole_lab
+from labkit.base.files import check_new, new_folder
 from labkit.base.lab import lab
 from labkit.base.words import sealed
 from labkit.course.leaks import alike
@@ -198,10 +198,7 @@ def _check_target(target: Path, repository: Path) -> None:
         raise ValueError(f"labkit is imported from {repository}, which is not its repository: install it from there")
     if target.resolve().is_relative_to(repository.resolve()):
         raise ValueError(f"{target} is inside the repository {repository}: give a directory outside of it")
-    if target.is_dir() and any(target.iterdir()):
-        raise FileExistsError(f"{target} is not empty: give a new directory, or empty this one first")
-    if target.exists() and not target.is_dir():
-        raise FileExistsError(f"{target} is a file: give a new directory")
+    check_new(target)
 
 
 def _for_students(text: str, name: str, keeps: Kept) -> tuple[str, list[Region]]:
@@ -236,21 +233,14 @@ def _check_page(text: str, name: str) -> None:
 
 
 def _write(target: Path, repository: Path, texts: dict[str, str | None]) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        unfinished.chmod(0o755)
+    with new_folder(target) as folder:
         for name, text in texts.items():
-            copy = unfinished / name
+            copy = folder / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             if (repository / name).exists():
                 shutil.copy2(repository / name, copy, follow_symlinks=False)
             if text is not None:
                 copy.write_text(text, encoding="utf-8")
-        unfinished.rename(target)  # takes the place of an empty directory
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
 
 
 # --- a source file --------------------------------------------------------------------------------

@@ -141,7 +141,8 @@ class FormExplorer(Explorer):
             chosen = {each["name"]: text for each, text in zip(form, choice, strict=True)}
             values = {name: self.controls[name].options[text] for name, text in chosen.items()}
             shown = self.view(self.recorded, **self.values | values)
-            scenes["\n".join(choice)] = scene_of(shown.panels, **self._about(shown))
+            scene = scene_of(shown.panels, **self._about(shown))
+            scenes["\n".join(choice)] = scene | {"disabled": [*shown.disabled]}
         return {"controls": form, "scenes": scenes}
 
     def show_recorded(self, recorded: Any, **values: Any) -> None:

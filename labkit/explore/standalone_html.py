@@ -62,38 +62,57 @@ def style() -> str:
 def standalone_html(scene: dict[str, Any], title: str, library: dict[str, Any] | None = None) -> str:
     """Return the file of a scene as :mod:`labkit.explore.scene_message` makes it.
 
-    With a ``library`` it has a form, which chooses from it. Bytes become text in base64. Scenes
-    share what they have in common: texts, and columns, are in the file once. At ``#picture`` it
-    shows nothing to press.
+    With a ``library`` it has a form, which chooses from it. At ``#picture`` it shows nothing to
+    press.
+    """
+    shown = f'openFile(document.getElementById("timeline"), {file_content(scene, library)});'
+    words = {"title": html.escape(title), "alt": html.escape(scene["alt"])}
+    return _PAGE.format(**THEMES, **words, css=style(), packed=packed(file_module() + shown))
+
+
+def file_module() -> str:
+    """Return the module of a page without a kernel, in which ``openFile`` shows a content."""
+    return module().replace("export default { render };", "")
+
+
+def file_content(scene: dict[str, Any], library: dict[str, Any] | None = None) -> str:
+    """Return, as JSON, what ``openFile`` shows: a scene, and what its form chooses from.
+
+    Bytes become text in base64. Scenes share what they have in common: texts, and columns, are in
+    it once.
     """
     scenes = [scene, *(library or {}).get("scenes", {}).values()]
-    shared = _share(scenes)
+    shared, numbers = _share(scenes)
     if library and "scenes" in library:
-        library = library | {"scenes": dict(zip(library["scenes"], shared["scenes"][1:], strict=True))}
-    content = shared | {"scenes": shared["scenes"][:1], "library": library}
-    shown = json.dumps(content, separators=(",", ":"), default=_base64)
-    code = module().replace("export default { render };", "")
-    script = f'{code}openFile(document.getElementById("timeline"), {shown});'
-    words = {"title": html.escape(title), "alt": html.escape(scene["alt"])}
-    return _PAGE.format(**THEMES, **words, css=style(), packed=_base64(zlib.compress(script.encode(), 9)))
+        library = library | {"scenes": dict(zip(library["scenes"], numbers[1:], strict=True))}
+    return json.dumps(shared | {"library": library}, separators=(",", ":"), default=_base64)
 
 
-def _share(scenes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def packed(text: str) -> str:
+    """Return a text as a page unpacks it: deflated, in base64."""
+    return _base64(zlib.compress(text.encode(), 9))
+
+
+def _share(scenes: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], list[int]]:
     """Return scenes that have numbers of panels, panels that have numbers of texts, and these.
 
-    What scenes have in common is there once. Texts are sorted, so those that are alike pack well.
+    What there is twice is there once: with it come the numbers of the scenes. Texts are sorted, so
+    those that are alike pack well.
     """
-    panels = [panel for scene in scenes for panel in scene["panels"]]
-    texts = sorted({text for panel in panels for text in panel.get("sentences", ())})
-    number, numbers = {text: k for k, text in enumerate(texts)}, dict[str, int]()
+    texts = sorted({text for scene in scenes for panel in scene["panels"] for text in panel.get("sentences", ())})
+    number = {text: k for k, text in enumerate(texts)}
+    panels, different = dict[str, int](), dict[str, int]()
 
-    def numbered(panel: dict[str, Any]) -> int:
+    def numbered(shown: dict[str, Any], known: dict[str, int]) -> int:
+        written = json.dumps(shown, separators=(",", ":"), default=_base64)
+        return known.setdefault(written, len(known))
+
+    def of_panel(panel: dict[str, Any]) -> int:
         sentences = {"sentences": [number[text] for text in panel["sentences"]]} if "sentences" in panel else {}
-        written = json.dumps(panel | sentences, separators=(",", ":"), default=_base64)
-        return numbers.setdefault(written, len(numbers))
+        return numbered(panel | sentences, panels)
 
-    found = [scene | {"panels": [numbered(panel) for panel in scene["panels"]]} for scene in scenes]
-    return {"scenes": found, "panels": [json.loads(panel) for panel in numbers], "texts": texts}
+    numbers = [numbered(scene | {"panels": [*map(of_panel, scene["panels"])]}, different) for scene in scenes]
+    return {"scenes": [*map(json.loads, different)], "panels": [*map(json.loads, panels)], "texts": texts}, numbers
 
 
 def _base64(content: bytes) -> str:

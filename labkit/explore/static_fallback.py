@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from labkit.draw import Picture
 
+KEPT_CONTENT = "labkit"  # in the metadata of an output: what makes its picture play again
+
 
 @dataclass(frozen=True)
 class StaticForm:
@@ -87,10 +89,15 @@ class StaticFallback:
         form = self.static_form()
         with pd.option_context("display.max_colwidth", None, "display.width", 200):  # a sentence stays whole
             if static() or rank.current is not None:  # a rank's widget has no notebook to be in
-                display(form.picture(), form.table)
+                display(form.picture(), metadata=self.kept_content())
+                display(form.table)
                 return
         display(widget_view(self.model_id), raw=True)
         display(_fallback(form), raw=True, display_id=self._display_id)
+
+    def kept_content(self) -> dict[str, str]:
+        """Return what a kept output has beside its picture: see :mod:`labkit.course.site`."""
+        return {}
 
     @property
     def _display_id(self) -> str:

@@ -21,7 +21,7 @@ from labkit.explore import standalone_html
 from labkit.explore.event_tables import EventTables
 from labkit.explore.panel import Panel
 from labkit.explore.scene_message import scene_of
-from labkit.explore.static_fallback import StaticFallback, StaticForm
+from labkit.explore.static_fallback import KEPT_CONTENT, StaticFallback, StaticForm
 from labkit.schedule import Schedule
 from labkit.trace import timings
 
@@ -134,6 +134,13 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
     def _html(self) -> str:
         title = self.scene["title"] or self.scene["alt"].removesuffix(".") or "labkit timeline"
         return standalone_html.standalone_html(self.scene, title, self.library())
+
+    def kept_content(self) -> dict[str, str]:
+        """Return the picture for the metadata of a kept output.
+
+        It plays again on a static site: what was measured stands nowhere else in a notebook.
+        """
+        return {KEPT_CONTENT: standalone_html.packed(standalone_html.file_content(self.scene))}
 
     def save(self, name: str, *, alt: str = "", colors: Mapping[str, Any] | None = None) -> draw.Picture:
         """Write ``name`` as .png, .svg, .csv, .alt.txt and .html into the folder of figures.

@@ -4,7 +4,6 @@
 import ast
 import builtins
 import contextlib
-import json
 import re
 import textwrap
 from collections.abc import Iterator
@@ -12,14 +11,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from solution_lines import ROOT, STUDENT_FILES, leaks, texts
 
 from labkit.course import student
-from labkit.course.leaks import normalised, pieces
 from labkit.course.student import write_student_edition
-from labkit.todo import TASKS, task_file
-
-ROOT = Path(__file__).parents[2]
-STUDENT_FILES = sorted({f"labkit/{task_file(task).name}" for task in TASKS})
 
 
 @pytest.fixture(scope="module")
@@ -30,34 +25,6 @@ def real_edition(tmp_path_factory):
 
 
 # --- by lines -------------------------------------------------------------------------------------
-
-
-def solutions() -> dict[tuple[str, ...], str]:
-    found = {}
-    for name in STUDENT_FILES:
-        lines = (ROOT / name).read_text().split("\n")
-        for region in student.regions(lines, name):
-            solution = normalised(lines[region.start : region.end])
-            pieces_of_it = list(pieces(solution)) if len(solution) > 1 else [tuple(solution)]
-            assert pieces_of_it, f"{region.task}: nothing in it can be told from other code"
-            found |= dict.fromkeys(pieces_of_it, region.task)
-    return found
-
-
-def texts(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    for file in sorted(folder.rglob("*")):
-        if file.suffix == ".ipynb":
-            cells = json.loads(file.read_text())["cells"]
-            yield file.relative_to(folder).as_posix(), "\n".join("".join(cell["source"]) for cell in cells).split("\n")
-        elif file.is_file() and file.suffix not in (".png", ".pyc", ".deflated"):
-            yield file.relative_to(folder).as_posix(), file.read_text().splitlines()
-
-
-def leaks(folder: Path) -> set[tuple[str, str]]:
-    known = solutions()
-    return {
-        (name, known[piece]) for name, lines in texts(folder) for piece in pieces(normalised(lines)) if piece in known
-    }
 
 
 def test_no_file_of_the_student_edition_holds_a_piece_of_a_solution(real_edition):

@@ -64,7 +64,7 @@ def timeline_of(explorer):
 
 
 def test_kept_outputs_are_a_picture_with_its_alt_text_and_a_table_and_no_widget(explorer, displayed):
-    (((picture, table), _),) = displayed("1")
+    (((picture,), _), ((table,), _)) = displayed("1")
     assert len(picture.alt) > 20 and isinstance(table, pd.DataFrame) and len(table)
     data, metadata = picture._repr_mimebundle_()
     if explorer.static_form().draw:
@@ -95,7 +95,7 @@ def test_without_a_browser_one_sentence_says_so(capsys):
 def test_after_the_widget_come_alt_text_and_table_for_where_there_is_no_kernel_and_nothing_is_drawn(
     explorer, displayed
 ):
-    (((kept, table), _),) = displayed("1")
+    (((kept,), _), ((table,), _)) = displayed("1")
     drawn = plt.get_fignums()
     (((widget,), _), ((data,), _)) = displayed("0")
     assert set(widget) == {"application/vnd.jupyter.widget-view+json"}

@@ -1,5 +1,9 @@
 """The Timeline without a browser: what it sends, what it answers, what it leaves in files."""
 
+import base64
+import json
+import zlib
+
 import pytest
 
 from labkit.explore import Timeline, bucket_explorer, static_fallback
@@ -77,9 +81,18 @@ def test_a_kept_table_of_a_run_has_measurements_in_a_style_in_html(displayed, mo
     monkeypatch.setenv("LABKIT_STATIC", "1")
     events = event_table([(0, "compute", "forward", None, None, 0, None, None, 0.0, 1.5)], measured=True)
     Timeline(events)._ipython_display_()
-    (((_, table), _),) = displayed
+    _, ((table,), _) = displayed
     html = table._repr_html_()
     assert "[~       1.5]" in repr(table) and "[~" not in html and 'class="labkit-measured"' in html
+
+
+def test_a_kept_picture_has_what_a_static_site_plays(displayed, monkeypatch):
+    monkeypatch.setenv("LABKIT_STATIC", "1")
+    timeline = Timeline(simulate(gpipe(2, 2)))
+    timeline._ipython_display_()
+    ((_, options), _) = displayed
+    content = json.loads(zlib.decompress(base64.b64decode(options["metadata"]["labkit"])))
+    assert content["scenes"][0]["alt"] == timeline.scene["alt"] and content["library"] is None
 
 
 def test_what_is_no_table_is_refused():

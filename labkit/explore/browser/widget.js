@@ -167,13 +167,16 @@ async function copy(view, text) {
   view.say(`${isDone ? "Copied" : "To copy"}: ${text}`);
 }
 
-// In a file: its form chooses from a library, of the orders of schedules or of scenes.
-export function openFile(root, { scenes: [first], panels, texts, library }) {
+// In a file: its form chooses from a library, of the orders of schedules or of scenes. A heading beside the root, and with
+// it the page, has the title of what is shown.
+export function openFile(root, { scenes, panels, texts, library }) {
+  const [first] = scenes;
   const whole = (scene) => ({ ...scene, panels: scene.panels.map((number) => withTexts(panels[number])) });
   const withTexts = (panel) => (panel.sentences ? { ...panel, sentences: panel.sentences.map((number) => texts[number]) } : panel);
   const state = { scene: whole(first), narration: first.narration };
   const view = new TimelineView(root, { get: (name) => state[name] });
-  const entitle = ({ title, alt }) => { document.title = document.querySelector("h1").textContent = title || alt.replace(/\.$/, ""); };
+  const heading = root.parentElement.querySelector(":scope > h1");
+  const entitle = ({ title, alt }) => { if (heading) document.title = heading.textContent = title || alt.replace(/\.$/, ""); };
   const show = (scene) => {
     Object.assign(state, { scene, narration: scene.narration });
     view.show(scene);
@@ -197,9 +200,13 @@ export function openFile(root, { scenes: [first], panels, texts, library }) {
     const chosen = new Map(library.controls.map(({ name, value }) => [name, value]));
     const form = new Form(view.form, (name, value) => {
       chosen.set(name, value);
-      show(whole(library.scenes[[...chosen.values()].join("\n")]));
+      show(whole(scenes[library.scenes[[...chosen.values()].join("\n")]]));
+      showForm();
     });
-    form.show(library.controls);
+    const showForm = () => form.show(library.controls.map((each) => {
+      return { ...each, value: chosen.get(each.name), disabled: Boolean(state.scene.disabled?.includes(each.name)) };
+    }));
+    showForm();
     show(state.scene);
   } else view.show(state.scene);
 }

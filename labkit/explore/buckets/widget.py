@@ -52,7 +52,7 @@ class BucketExplorer(FormExplorer):
         backwards_ms = [1000 * each.backward_s for each in self._models.values()]
         controls = [
             Control("model", "model", {each.model: name for name, each in self._models.items()}),
-            Control("rule", "buckets", {rule: rule for rule in RULES}),
+            Control("rule", "buckets", {rule: rule for rule in RULES}, in_file=RULES),
             _slider("cap_mb", "bucket size", _size, *CAPS_MB)._replace(in_file=CAPS_MB),
             _slider("first_cap_mb", "first bucket", _size, _AS_OTHERS, *CAPS_MB),
             _log_slider("latency_us", "latency", "µs", (0, 4)),

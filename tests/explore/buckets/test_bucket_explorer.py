@@ -8,7 +8,7 @@ from to_do import task
 
 from labkit.cost import ring_all_reduce_s
 from labkit.explore import bucket_explorer
-from labkit.explore.buckets.reducer import ONE_BUCKET, ONE_EACH, make_buckets
+from labkit.explore.buckets.reducer import ASSIGN, ONE_BUCKET, ONE_EACH, RULES, make_buckets
 
 
 @task("dp.6")
@@ -46,10 +46,20 @@ def test_its_file_has_the_picture_of_each_bucket_size_and_is_small():
     page = explorer.to_html()
     assert len(page) < 250_000
     _, content = script_of(page)
-    (control,) = content["library"]["controls"]
-    assert (control["name"], control["value"], len(control["options"])) == ("cap_mb", "25 MiB", 16)
+    rule, cap = content["library"]["controls"]
+    assert (rule["name"], rule["options"]) == ("rule", list(RULES))
+    assert (cap["name"], cap["value"], len(cap["options"])) == ("cap_mb", "25 MiB", 16)
     explorer.cap_mb = 100
-    other = content["library"]["scenes"]["100 MiB"]
+    other = content["scenes"][content["library"]["scenes"][f"{ASSIGN}\n100 MiB"]]
+    assert not other["disabled"]
     assert other["alt"] == explorer.timeline.scene["alt"] and other["numbers"] == explorer.timeline.scene["numbers"]
     texts = [[content["texts"][k] for k in content["panels"][number]["sentences"]] for number in other["panels"]]
     assert texts == [panel["sentences"] for panel in explorer.timeline.scene["panels"]]
+
+
+@task("dp.6")
+def test_in_its_file_a_rule_without_a_size_disables_the_slider_and_is_there_once():
+    _, content = script_of(bucket_explorer().to_html())
+    numbers = {number for choice, number in content["library"]["scenes"].items() if choice.startswith(ONE_EACH)}
+    (scene,) = (content["scenes"][number] for number in numbers)
+    assert scene["disabled"] == ["cap_mb", "first_cap_mb"]
