@@ -71,11 +71,11 @@ def browser(browser_there, request):
 
 @pytest.fixture
 def opened(browser, site):
-    """opened(name): a page of the site, whose console stays quiet."""
+    """opened(name, fragment): a page of the site, whose console stays quiet."""
     page = browser.new_page()
 
-    def open_page(name):
-        page.goto((site / f"{name}.html").as_uri())
+    def open_page(name, fragment=""):
+        page.goto((site / f"{name}.html").as_uri() + fragment)
         return page
 
     with quiet_console(page):
@@ -109,13 +109,15 @@ def test_a_page_plays_asks_for_nothing_outside_and_shuts_nobody_out(name, opened
 
 
 def test_on_the_page_play_is_every_explorer_and_its_controls_work(opened):
-    page = opened("play")
+    page = opened("play", "#rings")  # a place in the page, not a state
     play_all(page)
     assert page.locator(".playing").count() == page.locator("section").count() == 6
     rings = page.locator("section", has=page.get_by_role("heading", name="Rings"))
     rings.get_by_role("combobox", name="algorithm").select_option("naive ring")
     expect(rings.locator(".lk-narration")).to_contain_text("naive ring")
     schedules = page.locator("section", has=page.get_by_role("heading", name="Schedules"))
+    expect(schedules.locator(".lk-narration")).to_contain_text("1F1B: makespan 33")
+    assert not schedules.get_by_role("button", name="Copy link").count()
     schedules.get_by_role("combobox", name="schedule", exact=True).select_option("gpipe")
     expect(schedules.locator(".lk-narration")).to_contain_text("GPipe: makespan 33")
     assert page.title() == page.locator("h1").text_content() == "Play"

@@ -11,9 +11,9 @@ const TIMES = ["F", "I", "W"];
 const CAP = 4; // micro-batches: what the memory cap begins with
 const REFERENCE = "1f1b"; // takes every size
 
-// Return the controls of a pipeline, for a notebook or, where there is a `limit`, for a file, which alone has an
-// address.
-export function controlsOf(pipeline, { fields, schedules, presets, limit }) {
+// Return the controls of a pipeline, for a notebook or, where there is a `limit`, for a page without a kernel. One with
+// an `address` opens at a state.
+export function controlsOf(pipeline, { fields, schedules, presets, limit, address }) {
   const { choice, other, n, m, times, hop, cap } = pipeline;
   const names = Object.entries(schedules);
   const chunks = { ...fields.v, look: "slider" };
@@ -33,7 +33,7 @@ export function controlsOf(pipeline, { fields, schedules, presets, limit }) {
     range("cap", cap ?? CAP, { hidden: cap === null }),
     { name: "state", label: "state", look: "text", value: stateOf(pipeline), group: "state" },
     { name: "copy", label: "Copy state", look: "action", tooltip: "Copy the call that shows this again", group: "state" },
-    ...(limit ? [{ name: "link", label: "Copy link", look: "action", tooltip: "Copy the address that opens this again", group: "state" }] : []),
+    ...(address ? [{ name: "link", label: "Copy link", look: "action", tooltip: "Copy the address that opens this again", group: "state" }] : []),
     ...(limit ? [{ name: "limit", look: "words", value: limit, group: "limit" }] : []),
   ];
 }

@@ -168,7 +168,7 @@ async function copy(view, text) {
 }
 
 // In a file: its form chooses from a library, of the orders of schedules or of scenes. A heading beside the root, and with
-// it the page, has the title of what is shown.
+// it the page, has the title of what is shown; then a state in the address is this picture's, too.
 export function openFile(root, { scenes, panels, texts, library }) {
   const [first] = scenes;
   const whole = (scene) => ({ ...scene, panels: scene.panels.map((number) => withTexts(panels[number])) });
@@ -187,15 +187,18 @@ export function openFile(root, { scenes, panels, texts, library }) {
       schedule.take(name, value);
       entitle(view.scene);
     });
-    const schedule = new ScheduleFile(form, view, library, { scene: () => state.scene });
+    const schedules = { ...library.schedules, address: Boolean(heading) };
+    const schedule = new ScheduleFile(form, view, { ...library, schedules }, { scene: () => state.scene });
     schedule.follow(state.scene);
     schedule.showForm();
     const goToAddress = () => {
       schedule.readAddress();
       entitle(view.scene);
     };
-    goToAddress();
-    addEventListener("hashchange", goToAddress);
+    if (heading) {
+      goToAddress();
+      addEventListener("hashchange", goToAddress);
+    }
   } else if (library?.controls) {
     const chosen = new Map(library.controls.map(({ name, value }) => [name, value]));
     const form = new Form(view.form, (name, value) => {
