@@ -40,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(f"{arguments[0]}: {error}")
 
 
-def _run(arguments: Sequence[str]) -> int:
-    """Run every command but ``train``, which has a command line of its own."""
+def _parser() -> argparse.ArgumentParser:
+    """Return the parser of every command but ``train``, which has a command line of its own."""
     parser = argparse.ArgumentParser(prog="labkit", description="A course lab on distributed training.")
     parser.add_argument("--version", action="version", version=f"labkit {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -104,8 +104,12 @@ def _run(arguments: Sequence[str]) -> int:
     command.add_argument("--out", metavar="FOLDER", type=Path, help="where to write it; by default the lab's runs/")
     command.add_argument("--no-pdf", dest="pdf", action="store_false", help="write the HTML only")
     commands.add_parser("train", help="train a model: see labkit train --help")
+    return parser
 
-    args = parser.parse_args(arguments)
+
+def _run(arguments: Sequence[str]) -> int:
+    """Run a command that :func:`_parser` knows."""
+    args = _parser().parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = args.run
     if run in (_check, _submit, _student, _site, _report, _plan) and (sentence := outside()):
         print(f"labkit: {sentence}", file=sys.stderr)

@@ -84,7 +84,7 @@ WRONG = {
         ),
         "a new error": ("another ValueError came out", where_it_fails("raise type(error)(str(error)) from None")),
         "raises the last failure": ("0 came out, expected that of partition 1", where_it_fails(LAST_FAILURE)),
-        "waits for all but the last": ("[2] raised a ValueError: the error came", ("in tasks:", "in tasks[:-1]:")),
+        "waits for all but the last": ("raised a ValueError: the error came", ("in tasks:", "in tasks[:-1]:")),
     },
 }
 RIGHT = {
