@@ -421,7 +421,6 @@ class BucketedDataParallel(torch.nn.Module):
         self.module = module
         self.comm_hook = comm_hook or all_reduce_hook
         self._synchronize = True  # False inside no_sync
-        self._sent = 0  # this many buckets are on their way, always the first ones
         self._buffer_forms = forms_of(module.named_buffers())
         averaged = [parameter for bucket in self.buckets for parameter in bucket.parameters]
         self._guard = Guard(self, module, averaged, self._listen_to_autograd())
@@ -463,15 +462,16 @@ class BucketedDataParallel(torch.nn.Module):
             return
         ### TODO dp.7 (20 minutes): This gradient is ready: put it into its bucket, then send every
         ### bucket that can go now, with self.comm_hook. Ranks must send in the same order, whatever
-        ### becomes ready first, or they would add up different buckets. self.buckets is that order,
-        ### and self._sent counts those that have gone. What a Bucket can do is in
-        ### labkit/parallel/dp/bucket.py.
+        ### becomes ready first, or they would add up different buckets. self.buckets is that order;
+        ### one that has gone has a future. What a Bucket can do is in labkit/parallel/dp/bucket.py.
         ### BEGIN SOLUTION dp.7
         bucket.collect(position)
         bucket.missing.remove(position)
-        while self._sent < len(self.buckets) and not self.buckets[self._sent].missing:
-            self.buckets[self._sent].send(self.comm_hook)
-            self._sent += 1
+        for each in self.buckets:
+            if each.missing:
+                break
+            if each.future is None:
+                each.send(self.comm_hook)
         ### END SOLUTION
 
     def finish_gradient_synchronization(self) -> None:
@@ -487,10 +487,11 @@ class BucketedDataParallel(torch.nn.Module):
         ### gone, because a parameter in them was not used in this step: they have to go too, on
         ### every rank and in order.
         ### BEGIN SOLUTION dp.7
-        for bucket in self.buckets[self._sent :]:
-            for position in bucket.missing:
-                bucket.collect(position)
-            bucket.send(self.comm_hook)
+        for bucket in self.buckets:
+            if bucket.future is None:
+                for position in bucket.missing:
+                    bucket.collect(position)
+                bucket.send(self.comm_hook)
         for bucket in self.buckets:
             bucket.wait()
         ### END SOLUTION
@@ -498,7 +499,6 @@ class BucketedDataParallel(torch.nn.Module):
             for each in self.buckets:
                 each.check_untouched()
         finally:
-            self._sent = 0
             for each in self.buckets:
                 each.reset()
 

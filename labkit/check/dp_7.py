@@ -238,7 +238,7 @@ def each_bucket_leaves_in_turn_and_in_time(step: Step) -> Finding:
         return "comm_hook was given something other than a whole buffer: use bucket.send(self.comm_hook)"
     if kind == SENT and what in sent:
         times = step.events.count([SENT, what])
-        return f"bucket {what} was sent {times} times. Count in self._sent those that have gone"
+        return f"bucket {what} was sent {times} times. One that has gone has a future: bucket.future"
     if right == SENT and [SENT, expected] not in step.events:
         when = "neither when it was full nor by finish_gradient_synchronization"
         return f"bucket {expected} was not sent with bucket.send(self.comm_hook), {when}"

@@ -5,6 +5,7 @@ from labkit.check import dp_2 as claims
 
 PLACE = 'os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = master_addr, str(master_port)'
 GROUP = "(backend, rank=rank, world_size=world_size)"
+BELOW = "str(master_port % 20000 + 10000)"  # below the ports that connections take, one of which may be next to ours
 
 WRONG = {
     claims.ranks_form_a_group: {
@@ -18,7 +19,7 @@ WRONG = {
         ),
     },
     claims.ranks_meet_at_the_port: {
-        "at a port of its own": ("nobody listens there", ("str(master_port)", "str(master_port - 1)")),
+        "at a port of its own": ("nobody listens there", ("str(master_port)", BELOW)),
     },
     None: {
         "does not say where to meet": ("environment variable MASTER_ADDR expected, but not set", (PLACE, "")),

@@ -24,7 +24,8 @@ class Bucket:
     ``buffer`` is 1-D. Once collected, the gradient of each parameter is a view of a part of it, so
     it is sent as it is. ``names`` and ``parameters`` are lists in the same order; ``missing`` holds
     the numbers, in these lists, of those whose gradient is not ready yet in this step; ``future``
-    is set while the buffer is on its way.
+    is None until the buffer is sent. All that a backward pass leaves behind is here, and
+    ``reset()`` ends the step.
     """
 
     def __init__(self, number: int, names: list[str], parameters: list[torch.nn.Parameter]):
