@@ -16,7 +16,6 @@ import io
 import os
 import pathlib
 import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,7 @@ import torch
 import torch.distributed as dist
 
 if __name__ == "__main__" and "--as-rank" not in sys.argv:  # the peers' processes import torch alone
+    from labkit.base.rendezvous import free_port
     from labkit.launch import launch, workers
     from labkit.ranks.notebook.cells import Ranks
     from labkit.ranks.processes.plan import decide
@@ -80,12 +80,6 @@ def with_torchrun() -> None:
     torchrun = pathlib.Path(sys.executable).with_name("torchrun")
     command = [torchrun, "--standalone", "--nproc-per-node", "2", __file__, "--as-rank"]
     subprocess.run(command, check=True, capture_output=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def seconds(call: Callable[[], None]) -> float:

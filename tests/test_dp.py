@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 from to_do import task
 from torch import nn
-from train_commands import free_port
 
 from labkit import dp
+from labkit.base.rendezvous import free_port
 
 fork = multiprocessing.get_context("fork")
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process ends with its parent")

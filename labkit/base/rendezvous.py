@@ -7,6 +7,7 @@ import ctypes
 import errno
 import ipaddress
 import os
+import random
 import re
 import socket
 import sys
@@ -115,6 +116,7 @@ def without_name_server() -> Iterator[None]:
 # --- ports ----------------------------------------------------------------------------------------
 
 PORT = 11868  # where ranks of several machines meet, and those of dp.setup
+_OWN_CHOICE = range(12_000, 20_000)  # of free_port
 
 
 def own_port() -> int:
@@ -126,9 +128,15 @@ def own_port() -> int:
 
 
 def free_port() -> int:
-    """Return a port that is free on all interfaces, as torch's store wants it."""
-    with socket.create_server(("", 0)) as server:
-        return int(server.getsockname()[1])
+    """Return a port that is free on all interfaces, as torch's store wants it.
+
+    It is none of those that a machine hands out itself (from 32768 on), or a connection could have
+    it before the caller does.
+    """
+    for port in random.SystemRandom().sample(_OWN_CHOICE, len(_OWN_CHOICE)):
+        with contextlib.suppress(OSError), socket.create_server(("", port)):
+            return port
+    raise MeetingError(f"none of the ports {_OWN_CHOICE[0]} to {_OWN_CHOICE[-1]} of this machine is free")
 
 
 def check_free(port: int) -> None:

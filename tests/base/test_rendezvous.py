@@ -2,12 +2,22 @@
 
 import ctypes
 import socket
+from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from labkit import dp
-from labkit.base.rendezvous import check_free, is_loopback, own_port, taken, without_name_server
+from labkit.base import rendezvous
+from labkit.base.rendezvous import (
+    MeetingError,
+    check_free,
+    free_port,
+    is_loopback,
+    own_port,
+    taken,
+    without_name_server,
+)
 from labkit.ranks.processes.plan import decide
 from labkit.ranks.processes.rank import Rank
 from labkit.train import rank_start
@@ -108,3 +118,14 @@ def test_two_users_of_a_machine_meet_at_different_ports_and_machines_at_the_usua
     assert ports == {1000: 21_000, 1001: 21_001, 21_000: 21_000, 4_294_967_294: 27_294}
     assert StartFlags(local_rank=1, master_ip="10.10.1.1").by_hand(2).port == 11868
     assert StartFlags(local_rank=1, master_port=4711).by_hand(2).port == 4711
+
+
+def test_a_free_port_is_none_that_the_machine_hands_out_itself_and_none_that_is_taken():
+    handed_out = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found = {free_port() for _ in range(20)}
+    assert len(found) > 10 and max(found) < handed_out
+    first, second = list(found)[:2]
+    with mock.patch.object(rendezvous, "_OWN_CHOICE", [first, second]), socket.create_server(("", first)):
+        assert {free_port() for _ in range(5)} == {second}
+        with socket.create_server(("", second)), pytest.raises(MeetingError, match="none of the ports"):
+            free_port()

@@ -14,9 +14,10 @@ import pytest
 import torch
 import warm_python
 from to_do import task
-from train_commands import ENVIRONMENT, free_port
+from train_commands import ENVIRONMENT
 
 from labkit.base import machine
+from labkit.base.rendezvous import free_port
 from labkit.course import assignments
 from labkit.course.archive import Archive
 from labkit.ranks.processes import plan

@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, DistributedSampler
-from train_commands import free_port
 from warm_python import Program
+
+from labkit.base.rendezvous import free_port
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "digits_by_hand.py"
 LINE = re.compile(r"Epoch \[(\d)/2\], Step \[(\d+)/15\], Loss: (\d\.\d{4})")

@@ -15,10 +15,11 @@ from typing import Any
 import pandas as pd
 import pytest
 from to_do import task
-from train_commands import by_torchrun, free_port, terminal, without_torchrun
+from train_commands import by_torchrun, terminal, without_torchrun
 from warm_python import Program
 
 from labkit import models, train
+from labkit.base.rendezvous import free_port
 from labkit.trace import EVENT_COLUMNS
 from labkit.train import command, metrics
 from labkit.train.glue_task import GlueConfig, GlueRun, glue, load_glue

@@ -12,10 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from train_commands import free_port
 
 from labkit.base import machine
-from labkit.base.rendezvous import LOOPBACK_INTERFACE, MeetingError, own_addresses
+from labkit.base.rendezvous import LOOPBACK_INTERFACE, MeetingError, free_port, own_addresses
 from labkit.launch import launch
 from labkit.train import rank_start
 from labkit.train.rank_start import INTERFACES, VARIABLES, ByHand, RankFacts, joined, local_place
