@@ -27,7 +27,10 @@ from labkit.base import chromium
 from labkit.base.files import write_atomically
 from labkit.base.lab import lab
 from labkit.base.texts import listed
-from labkit.course.notebooks import RAISES, first_line, is_as_given, not_run, notebooks_folder, number_of, waiting
+from labkit.course.normal_form import is_as_given
+from labkit.course.notebook_contract import RAISES
+from labkit.course.notebooks import notebooks_folder
+from labkit.course.what_ran import first_line, not_run, number_of, waiting
 
 UNANSWERED = "*Your answer:*"  # stands in the cell of an answer, and may stay above it
 PACKAGES = ("labkit", "torch", "transformers", "accelerate", "numpy")

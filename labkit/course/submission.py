@@ -27,8 +27,8 @@ from labkit.course import assignments
 from labkit.course.archive import GUESSES, MANIFEST, QUESTIONS, Archive, Submission
 from labkit.course.grading import broken_rules, print_results
 from labkit.course.judge import Judge, judge_in_copy
-from labkit.course.notebooks import not_run, number_of, waiting
 from labkit.course.report import ReportError, read_notebook, write_report
+from labkit.course.what_ran import not_run, number_of, waiting
 from labkit.guesses import store
 from labkit.todo import TASKS
 

@@ -17,7 +17,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from nbval.plugin import get_sanitize_patterns
 
 from labkit.base.formats import as_html
+from labkit.course import normal_form
 from labkit.course import notebooks as machinery
+from labkit.course.notebook_contract import breaches
 from labkit.course.student import is_student_edition
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -81,7 +83,7 @@ def test_a_notebook_runs_to_its_end(name, tmp_path, monkeypatch):
 @stored
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_notebook_keeps_the_contract(name):
-    assert machinery.breaches(nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)) == []
+    assert breaches(nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)) == []
 
 
 @stored
@@ -196,9 +198,9 @@ def test_an_executed_notebook_is_in_normal_form_and_its_kernel_was_not_to_be_rea
     of the kernel's.
     """
     notebook = nbformat.read(small, as_version=4)
-    assert machinery.breaches(notebook) == []
+    assert breaches(notebook) == []
     assert [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"] == list(range(1, 12))
-    assert notebook.metadata == {"kernelspec": machinery.KERNEL, "language_info": {"name": "python"}}
+    assert notebook.metadata == {"kernelspec": normal_form.KERNEL, "language_info": {"name": "python"}}
     assert "0.7627" in notebook.cells[5].outputs[0].data["text/plain"]
     said, lines = (output.data for output in notebook.cells[7].outputs)  # an output for each call of say
     assert "labkit-measured" in said["text/html"] and said["text/plain"].startswith("4 ranks took [~ ")
@@ -233,7 +235,7 @@ def good_notebook() -> nbformat.NotebookNode:
     code[-1].metadata["tags"] = ["raises-exception"]
     for count, cell in enumerate(code, start=1):
         cell.execution_count = count
-    return machinery.normalised(new_notebook(cells=[new_markdown_cell("# How many ranks?"), *code]))
+    return normal_form.normalised(new_notebook(cells=[new_markdown_cell("# How many ranks?"), *code]))
 
 
 def change(notebook, text, /, **changes):
@@ -281,19 +283,19 @@ WRONG = {
 def test_a_wrong_notebook_is_rejected_with_its_fault(spoil, breach):
     notebook = good_notebook()
     spoil(notebook)
-    assert breach in "\n".join(machinery.breaches(notebook))
+    assert breach in "\n".join(breaches(notebook))
 
 
 def test_tracebacks_and_stderr_are_stored_without_paths_of_this_machine(monkeypatch):
     project = Path("/srv/my course ü/labkit")  # whole: there is a space in it
     packages = f"{project}/.venv/lib/python3.11/site-packages"
-    monkeypatch.setattr(machinery, "_PROJECT", project)
-    monkeypatch.setattr(machinery.sysconfig, "get_path", lambda name: packages)
+    monkeypatch.setattr(normal_form, "PROJECT", project)
+    monkeypatch.setattr(normal_form.sysconfig, "get_path", lambda name: packages)
     trace = [f"File {project}/labkit/dp.py:3, in f", f'File "{packages}/torch/x.py", line 1']
     trace += ["/tmp/ipykernel_12/345.py:1: UserWarning", "File /home/ada/secret.py:7"]
     outputs = [new_output("error", ename="E", evalue="e", traceback=trace)]
     outputs += [new_output("stream", name="stderr", text="\n".join(trace))]
-    cell = machinery.normalised(new_notebook(cells=[new_code_cell("x", outputs=outputs)])).cells[0]
+    cell = normal_form.normalised(new_notebook(cells=[new_code_cell("x", outputs=outputs)])).cells[0]
     cleaned = ["File labkit/dp.py:3, in f", 'File "site-packages/torch/x.py", line 1']
     cleaned += ["cell:1: UserWarning", "File …:7"]
     assert (cell.outputs[0].traceback, cell.outputs[1].text) == (cleaned, "\n".join(cleaned))

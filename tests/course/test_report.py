@@ -16,7 +16,7 @@ from labkit import cli
 from labkit.base import chromium
 from labkit.base.formats import as_html
 from labkit.base.widget_output import instead_of_widget
-from labkit.course import notebooks
+from labkit.course import normal_form
 from labkit.course.notebook_html import notebook_html
 from labkit.course.report import UNANSWERED, read_notebook
 
@@ -78,7 +78,7 @@ def lab(tmp_path, monkeypatch):
     def write(cells, name="03_sync"):
         taken = set()
         for cell in cells:
-            cell.id = cell.id if cell.id.startswith("mine") else notebooks._id_of(cell.source, taken)
+            cell.id = cell.id if cell.id.startswith("mine") else normal_form._id_of(cell.source, taken)
         nbformat.write(new_notebook(cells=cells), tmp_path / "notebooks" / f"{name}.ipynb")
         return tmp_path
 
