@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from labkit.base.texts import listed
 from labkit.check.calls import calls_have_ended, recorded
+from labkit.check.closeness import close, times_off
 from labkit.check.harness import Finding, Task
-from labkit.check.plain import close, times_off
 
 NONE = "parameters without a gradient (grad is None)"
 FROZEN = "a layer that has gradients, and is frozen since (requires_grad is False)"

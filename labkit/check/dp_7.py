@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from labkit.base.texts import listed
+from labkit.check.closeness import times_off
 from labkit.check.harness import Finding, Task
-from labkit.check.plain import times_off
 
 LAYERS, CAP_MB = "abcde", 256 / 2**20  # a layer has 160 bytes: buckets have e and d, c and b, and a
 # Events; the last three begin a part of a step.

@@ -15,8 +15,8 @@ from torch import nn
 
 from labkit.base.texts import listed
 from labkit.check.calls import calls_have_ended, recorded
+from labkit.check.closeness import close
 from labkit.check.harness import Finding, Task
-from labkit.check.plain import close
 from labkit.check.shares import SHARES, N, each_parameter_has_one_owner, shares_are_even_in_bytes
 
 GIVEN = ["__init__", "add_param_group", "_parameters", "state_dict", "load_state_dict"]

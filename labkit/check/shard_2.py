@@ -17,8 +17,8 @@ from torch import nn
 
 from labkit.base.texts import listed
 from labkit.check.calls import calls_have_ended, recorded
+from labkit.check.closeness import times_off
 from labkit.check.harness import Finding, Task
-from labkit.check.plain import times_off
 
 GROWS = 1.25  # times which weights of units are larger in a second step
 LAYERS = "first", "middle", "last"  # each a unit, 0 to 2; middle is used twice
