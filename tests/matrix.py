@@ -46,7 +46,16 @@ KERNELS = {
 VISITOR = ["setpriv", "--reuid=nobody", "--clear-groups", "--regid=65534"]
 VISITOR += [f"--{kind}-caps=-all,+dac_read_search" for kind in ("inh", "ambient")]
 NAMES = [*MATRIX, *KERNELS, "visitor"]
-OTHERS = ["accelerate", "anywidget", "cloudpickle", "hypothesis", "ipykernel", "jupyter-client", "matplotlib"]
+OTHERS = [
+    "accelerate",
+    "anywidget",
+    "cloudpickle",
+    "datasets",
+    "hypothesis",
+    "ipykernel",
+    "jupyter-client",
+    "matplotlib",
+]
 OTHERS += ["nbformat", "numpy", "pandas", "psutil", "pytest", "pytest-timeout", "pytest-xdist", "sacrebleu"]
 OTHERS += ["scikit-learn", "tqdm"]
 PACKAGES = ["base", "trace", "parallel", "ranks", "train", "examples"]
@@ -90,6 +99,7 @@ def made(name: str, python: str, requirements: list[str]) -> str:
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([python, "-m", "venv", str(folder)], check=True)
         environments.install([*requirements, *OTHERS], str(folder / "bin" / "python"))
+        environments.install(["--no-deps", "--editable", str(PROJECT)], str(folder / "bin" / "python"))
         (folder / "ready").touch()
     return str(folder / "bin" / "python")
 
