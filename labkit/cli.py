@@ -1,4 +1,4 @@
-"""Run the ``labkit`` command, also ``python -m labkit.cli``: a subcommand loads what it needs."""
+"""Run the ``labkit`` command, also ``python -m labkit``: a subcommand loads what it needs."""
 
 from __future__ import annotations
 
@@ -210,12 +210,13 @@ def _submit(args: argparse.Namespace) -> int:
 
 
 def _grade(args: argparse.Namespace) -> int:
+    from labkit.course.downloads import GRADES
     from labkit.course.grading import Request, grade_folder
     from labkit.course.judge import LIMIT_S
 
     if args.jobs < 1 or (args.limit is not None and not args.limit > 0):
         return _refuse("grade: --jobs is at least 1, and --limit more than 0 seconds")
-    out = args.out or args.folder / "grades"
+    out = args.out or args.folder / GRADES
     taught, limit_s = course(args.course), args.limit or LIMIT_S
     try:
         complete = grade_folder(Request(args.folder, taught, out, args.jobs, limit_s, args.only, args.wide), _say)
@@ -230,8 +231,9 @@ def _grade(args: argparse.Namespace) -> int:
 
 def _guesses(args: argparse.Namespace) -> int:
     from labkit.course.class_guesses import write_page
+    from labkit.course.downloads import GUESSES_PAGE
 
-    out = args.out or args.folder / "guesses.html"
+    out = args.out or args.folder / GUESSES_PAGE
     try:
         complete = write_page(args.folder, out, _say)
     except (ValueError, OSError) as error:
@@ -316,7 +318,3 @@ def _train(arguments: list[str]) -> int:
 def _refuse(message: str) -> int:
     print(f"labkit {message}", file=sys.stderr)
     return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 def test_help_lists_the_commands(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["labkit", "--help"])
     with pytest.raises(SystemExit, match="0"):
-        runpy.run_path(cli.__file__, run_name="__main__")
+        runpy.run_module("labkit", run_name="__main__")
     printed = capsys.readouterr().out
     for command in ("doctor", "check", "student", "report", "train"):
         assert f"\n    {command} " in printed

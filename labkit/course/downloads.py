@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SUFFIXES = (".zip", ".tar.gz", ".tgz")
+GRADES, GUESSES_PAGE = "grades", "guesses.html"  # what labkit itself writes into the folder, unless told otherwise
 _MOODLE = re.compile(r"(?P<name>.+?)_\d+_assignsubmission_file(?:_.*)?", re.DOTALL)
 _CANVAS = re.compile(r"(?P<name>[^_]+)(?:_LATE)?_\d+_\d+_.+", re.DOTALL)
 
@@ -27,12 +28,13 @@ class HandIn(NamedTuple):
 
 
 def hand_ins(folder: Path, beside: Path) -> tuple[list[HandIn], list[str]]:
-    """Return what was handed in, and the names of everything else in the folder but ``beside``.
+    """Return what was handed in, and the names of everything else but ``beside`` and labkit's own.
 
     What would have the name of another, but for the case of letters, is called by its path.
     """
     there = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
-    found = {path: [*_hand_ins_at(path)] for path in there if os.path.abspath(path) != os.path.abspath(beside)}
+    ours = {os.path.abspath(path) for path in (beside, folder / GRADES, folder / GUESSES_PAGE)}
+    found = {path: [*_hand_ins_at(path)] for path in there if os.path.abspath(path) not in ours}
     archives = [each for of_one in found.values() for each in of_one]
     count = Counter(each.name.casefold() for each in archives)
     paths = {each.path: shown(each.path.relative_to(folder).as_posix()) for each in archives}

@@ -104,13 +104,13 @@ def _next_step(request: Request, wrong: Sequence[str], remarks: Sequence[str]) -
     """Return what to do now, or that nothing is left to do."""
     if wrong:
         others = f" and {len(wrong) - 1} more are" if wrong[1:] else " is"
-        return (
-            f"Next: {wrong[0]}{others} not right yet; labkit check {wrong[0]} says more. Then run labkit submit again."
-        )
-    if remarks:
+        first = f"{wrong[0]}{others} not right yet; labkit check {wrong[0]} says more. Then run labkit submit again."
+    elif remarks:
         lines = "the lines that begin" if len(remarks) > 1 else "the line that begins"
-        return f"Next: see to {lines} with -, then run labkit submit again."
-    return f"Nothing is left to do: hand in {request.out.name}."
+        first = f"see to {lines} with -, then run labkit submit again."
+    else:
+        return f"Nothing is left to do: hand in {request.out.name}."
+    return f"Next: {first} (It is packed all the same. The exit status is 1 until nothing is left to do.)"
 
 
 def _check_request(request: Request, here: Lab) -> None:

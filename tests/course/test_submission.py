@@ -199,6 +199,7 @@ def test_what_is_left_to_do_is_said_in_a_line_each_and_the_last_line_says_what_i
     for remark, begin in zip(remarks, begins, strict=True):
         assert remark.startswith(begin)
     assert not nothing_left and lines[-1].startswith("Next: see to the lines that begin with -")
+    assert "It is packed all the same. The exit status is 1 until" in lines[-1]
     assert "notebooks/02_b.ipynb" in members.namelist() and "notebooks/08_e.html" not in members.namelist()
 
 
@@ -291,7 +292,7 @@ def test_an_archive_of_another_course_says_so(tmp_path):
 
 
 def labkit(lab: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return warm_python.run("-m", "labkit.cli", *arguments, folder=lab, PYTHONPATH=str(lab))
+    return warm_python.run("-m", "labkit", *arguments, folder=lab, PYTHONPATH=str(lab))
 
 
 FIRST_ATTEMPT = """def clock_cycles(num_batches, num_partitions):
