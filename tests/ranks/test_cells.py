@@ -588,6 +588,26 @@ def test_ranks_that_have_all_died_are_all_named_until_they_are_back(two):
     assert sums(two) == ["2.0", "2.0"]
 
 
+def test_a_rank_that_came_when_another_had_ended_has_its_threads_and_is_in_the_next_group(two):
+    threads = run(two, "torch.get_num_threads()").run.values
+    fails(two, "os._exit(3)")
+    two._running().replace([1])
+    assert run(two, "import torch; torch.get_num_threads()", on=[1]).run.values == threads[1:]
+    two.restart(0)
+    run(two, IMPORTS)
+    assert sums(two) == ["2.0", "2.0"]
+
+
+def test_ranks_that_form_no_group_even_when_they_are_new_are_ended():
+    with started(1) as ranks:
+        ranks.plan.variables[0]["TORCH_DISTRIBUTED_DEBUG"] = "no such level"  # which a rank reads before it forms one
+        with pytest.raises(RankError, match="TORCH_DISTRIBUTED_DEBUG") as caught:
+            ranks.restart()
+        assert "have formed no process group, so they were ended" in notes(caught.value)
+        with pytest.raises(RuntimeError, match="these ranks were stopped; start new ones"):
+            run(ranks, "1")
+
+
 def test_restart_brings_all_back_empty(two):
     two.restart()
     with pytest.raises(KeyError, match="no rank has a variable 'kept'"):

@@ -84,8 +84,9 @@ class Ranks:
         try:
             with self._idle.use():
                 self._form_group()
-        except BaseException:
+        except BaseException as error:
             self.stop()
+            error.add_note("\nThe ranks have formed no process group, so they were ended.")
             raise
 
     def _end_idle(self) -> None:
@@ -328,9 +329,14 @@ class Ranks:
 
     def _replace(self, ranks: list[int]) -> str:
         """Start ranks anew. Return what was lost."""
-        lost = [f"{names} of rank {rank}" for rank in ranks if (names := ", ".join(self._names.get(rank, [])))]
+        lost = self._lost(ranks)
         self._running().replace(ranks)
         self._names |= {rank: [] for rank in ranks}
+        return lost
+
+    def _lost(self, ranks: list[int]) -> str:
+        """Return what is lost where ranks are started anew."""
+        lost = [f"{names} of rank {rank}" for rank in ranks if (names := ", ".join(self._names.get(rank, [])))]
         were = "was" if len(ranks) == 1 else "were"
         return f"{_ranks(ranks).capitalize()} {were} started anew, so {'; '.join(lost) or 'what a cell had left there'} is lost."
 
@@ -343,8 +349,9 @@ class Ranks:
         try:
             old = self._form_group()
         except (RankError, LaunchTimeout):
-            lost = self._replace(list(range(self.world_size)))
-            self._form_group()
+            lost = self._lost(list(range(self.world_size)))
+            self._close()
+            self._start()
             return f"The ranks could not form a new process group. {lost}"
         again = f" {listed(sorted(old))} {'belongs' if len(old) == 1 else 'belong'} to the old one: make it anew."
         return "The ranks are in a new process group." + again * bool(old)

@@ -202,33 +202,21 @@ class Rank:
             self.store = None
         self.group = wanted
 
-    def _prepare_torch(self, form: bool = True) -> None:
-        """Set threads, device, store and process group, as the function finds them.
+    def _prepare_torch(self, form: bool) -> None:
+        """Set threads and device, as the function finds them; with ``form`` store and group, too.
 
-        ``form``: form a group if there is none.
+        A call that is to form no group comes to ranks of which one has ended. One that is new then
+        waits for the next call.
         """
-        import torch
         import torch.distributed as dist
 
-        from labkit.ranks.faults.work_log import WORK_LOG, refuse_gaps
-
-        if self.group is None:  # it came when others had ended, and waits for the group that is formed next
+        if self._watch.log is None:
+            self._prepare_process()
+        dist.set_debug_level_from_env()  # torch has been imported before, in another environment
+        if not form:
             return
+        assert self.group is not None
         if self.store is None:
-            hide_deprecations()
-            warnings.filterwarnings("ignore", BARRIER_CHOOSES)
-            torch.set_num_threads(self.plan.threads)
-            if self.device.startswith("cuda"):
-                torch.cuda.set_device(torch.device(self.device))
-                # torch says it once, from autograd's thread, when a GPU's first op there is a
-                # matrix product. It does no harm.
-                warnings.filterwarnings("ignore", "Attempting to run cuBLAS")
-            else:  # torch looks for GPUs in the first backward pass, and says what is wrong with them
-                warnings.filterwarnings("ignore", "CUDA initialization")
-            self._watch.log = WORK_LOG
-            refuse_gaps(dist.ProcessGroup)
-            if self.plan.link is None:  # an emulated one has a class of its own, over torch's
-                WORK_LOG.watch(dist.ProcessGroup)
             if self.plan.cells:
                 from labkit.ranks.processes.group_sockets import GroupSockets
 
@@ -236,20 +224,49 @@ class Rank:
                 self._sockets.watch(self.group.port)
                 self._sockets.store_is_shut = False
             self.store = self._meet(self.group.port)
-        dist.set_debug_level_from_env()  # torch has been imported before, in another environment
-        if form and self.plan.init and not dist.is_initialized():
-            store = dist.PrefixStore(f"labkit/{self.group.number}", self.store)
-            dist.init_process_group(
-                self._backend(),
-                timeout=self._group_timeout(),
-                store=store,
-                rank=self.rank,
-                world_size=self.plan.world_size,
-            )
-            self._wait_for_all(store)
-            kind: type = type(dist.GroupMember.WORLD)
-            WORK_LOG.begin(kind)
-            refuse_gaps(kind)
+        if self.plan.init and not dist.is_initialized():
+            self._form_group(self.group.number)
+
+    def _prepare_process(self) -> None:
+        """Set threads and device, and have torch's groups watched: once."""
+        import torch
+        import torch.distributed as dist
+
+        from labkit.ranks.faults.work_log import WORK_LOG, refuse_gaps
+
+        hide_deprecations()
+        warnings.filterwarnings("ignore", BARRIER_CHOOSES)
+        torch.set_num_threads(self.plan.threads)
+        if self.device.startswith("cuda"):
+            torch.cuda.set_device(torch.device(self.device))
+            # torch says it once, from autograd's thread, when a GPU's first op there is a matrix
+            # product. It does no harm.
+            warnings.filterwarnings("ignore", "Attempting to run cuBLAS")
+        else:  # torch looks for GPUs in the first backward pass, and says what is wrong with them
+            warnings.filterwarnings("ignore", "CUDA initialization")
+        refuse_gaps(dist.ProcessGroup)
+        if self.plan.link is None:  # an emulated one has a class of its own, over torch's
+            WORK_LOG.watch(dist.ProcessGroup)
+        self._watch.log = WORK_LOG
+
+    def _form_group(self, number: int) -> None:
+        """Form the default process group, together with all other ranks."""
+        import torch.distributed as dist
+
+        from labkit.ranks.faults.work_log import WORK_LOG, refuse_gaps
+
+        store = dist.PrefixStore(f"labkit/{number}", self.store)
+        dist.init_process_group(
+            self._backend(),
+            timeout=self._group_timeout(),
+            store=store,
+            rank=self.rank,
+            world_size=self.plan.world_size,
+        )
+        self._wait_for_all(store)
+        kind: type = type(dist.GroupMember.WORLD)
+        WORK_LOG.begin(kind)
+        refuse_gaps(kind)
 
     def _meet(self, port: int) -> Any:
         """Return the store where the ranks meet; rank 0 serves it at ``port``, on loopback only.
