@@ -23,7 +23,7 @@ from torch.utils.data._utils import signal_handling
 
 from labkit.cost import Link
 from labkit.launch import LaunchTimeout, RankError, launch, workers
-from labkit.ranks.faults import rank_state
+from labkit.ranks.faults import rank_watch
 from labkit.ranks.faults.hang import find_hang
 from labkit.ranks.messages.message import Begun, Place, RankState
 
@@ -572,7 +572,7 @@ def test_torch_s_handler_of_a_worker_s_end_ends_no_wait_unless_it_calls_another(
             monkeypatch.setattr(signal_handling, "_SIGCHLD_handler_set", False)
             signal.signal(signal.SIGCHLD, handler)
             signal_handling._set_SIGCHLD_handler()
-            assert rank_state._may_interrupt(signal.getsignal(signal.SIGCHLD)) == (handler is print)
+            assert rank_watch._may_interrupt(signal.getsignal(signal.SIGCHLD)) == (handler is print)
     finally:
         signal.signal(signal.SIGCHLD, before)
 

@@ -34,7 +34,7 @@ output      what ranks print and display
 faults      what went wrong, and where
     errors, tracebacks, stacks   what the reader sees of it
     frames                       whose a frame of a stack is
-    rank_state                   where a rank is that stands still
+    rank_watch                   when a rank stands still, and where
     thread_wait, side_threads    what its threads wait for, and what they can end
     work_log                     what it has begun: collectives and messages
     hang, group_state            whether that can meet, and whether all of it has

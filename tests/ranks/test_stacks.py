@@ -8,7 +8,7 @@ import sys
 import time
 
 from labkit.launch import launch
-from labkit.ranks.faults.rank_state import STACKS_SIGNAL
+from labkit.ranks.faults.rank_watch import STACKS_SIGNAL
 from labkit.ranks.processes import rank
 
 SEEK_CUR = 1

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from types import FrameType
 
 from labkit.ranks.faults.frames import outwards
-from labkit.ranks.faults.rank_state import OWN_HANDLERS, WATCHES
+from labkit.ranks.faults.rank_watch import OWN_HANDLERS, WATCHES
 from labkit.ranks.messages.connection import receive_message
 from labkit.ranks.messages.message import EndCall, Message, Question
 

@@ -55,7 +55,7 @@ class LaunchPlan:
         return (" " if static() else " · ").join(filter(None, parts))  # brackets part them in kept outputs
 
 
-MAX_RECORDED = "200"  # collectives that torch's flight recorder keeps: see labkit.ranks.faults.rank_state
+MAX_RECORDED = "200"  # collectives that torch's flight recorder keeps: see labkit.ranks.faults.work_log
 
 
 def decide(

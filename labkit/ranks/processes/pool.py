@@ -22,7 +22,7 @@ from labkit.base.texts import listed
 from labkit.ranks.faults.errors import NCCL_ADVICE, LaunchTimeout, RankError
 from labkit.ranks.faults.group_state import is_in_step, is_settled
 from labkit.ranks.faults.hang import FRESH_S, QUIET_S, Hang, find_hang
-from labkit.ranks.faults.rank_state import STACKS_SIGNAL
+from labkit.ranks.faults.rank_watch import STACKS_SIGNAL
 from labkit.ranks.faults.stacks import FINISHED
 from labkit.ranks.messages.caller_environment import CallerEnvironment, working_directory
 from labkit.ranks.messages.connection import hang_up

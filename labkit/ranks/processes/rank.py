@@ -20,7 +20,7 @@ from labkit import trace
 from labkit.base.consequence import is_consequence
 from labkit.base.deprecations import hide_deprecations
 from labkit.base.rendezvous import without_name_server
-from labkit.ranks.faults.rank_state import RankWatch
+from labkit.ranks.faults.rank_watch import RankWatch
 from labkit.ranks.faults.tracebacks import advice, format_error, message_of
 from labkit.ranks.messages import pickling
 from labkit.ranks.messages.caller_environment import CallerEnvironment

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from multiprocessing import resource_tracker
 
-from labkit.ranks.faults.rank_state import STACKS_SIGNAL
+from labkit.ranks.faults.rank_watch import STACKS_SIGNAL
 from labkit.ranks.messages.caller_environment import environment
 from labkit.ranks.messages.connection import receive_message
 from labkit.ranks.processes import fork_server
