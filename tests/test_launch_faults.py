@@ -41,7 +41,7 @@ from labkit.course.notebooks import over_ipc
 from labkit.launch import LaunchTimeout, RankError, WarmRanks, launch, progress, workers
 from labkit.ranks.messages import connection
 from labkit.ranks.messages.message import GroupNumber
-from labkit.ranks.processes import fork_server, plan, pool, rank, server_handle
+from labkit.ranks.processes import diagnosis, fork_server, plan, pool, rank, server_handle
 from labkit.ranks.processes.rank_handle import RankHandle
 from labkit.trace import gpu_time, span
 
@@ -174,9 +174,9 @@ def test_nccl_ends_a_rank_later_than_its_launch_does_and_not_much_later(monkeypa
         started = rank.Rank(mine, replace(decided, backend="nccl", devices=["cuda:0"]), 0, listener=0, stacks=-1)
         started.group = GroupNumber(1, 0)
         monkeypatch.setattr(started, "_meet", lambda port: dist.HashStore())
-        started._prepare_torch()
+        started._prepare_torch(form=True)
     assert formed["backend"] == "cpu:gloo,cuda:nccl"
-    longest_s = pool.STACKS_S + 2 * pool.EXIT_S
+    longest_s = diagnosis.STACKS_S + 2 * pool.EXIT_S
     assert longest_s < formed["timeout"].total_seconds() - min(timeout_s, rank.MAX_TIMEOUT_S) < 60
 
 

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from labkit.cost import Link
 from labkit.launch import Run, launch
-from labkit.ranks.processes import pool
+from labkit.ranks.processes import diagnosis
 
 N_LAUNCHES = 8  # at a time
 QUIET_S = 0.5  # so long ranks must have stood still here before they are taken for deadlocked
@@ -88,7 +88,7 @@ def launched(cases: Iterable[Case]) -> Iterator[dict[Case, Future[Run | Exceptio
     """
     cases = list(dict.fromkeys(cases))
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(N_LAUNCHES) as launches:
-        patch.setattr(pool, "QUIET_S", QUIET_S)
+        patch.setattr(diagnosis, "QUIET_S", QUIET_S)
         try:
             yield {case: launches.submit(outcome, case) for case in cases}
         finally:

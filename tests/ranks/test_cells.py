@@ -24,6 +24,7 @@ from labkit.cost import Link
 from labkit.launch import LaunchTimeout, RankError
 from labkit.ranks.faults.stacks import FINISHED, where_ranks_are
 from labkit.ranks.notebook.cells import CellRun, Ranks
+from labkit.ranks.processes import diagnosis
 from labkit.ranks.processes import pool as pools
 from labkit.ranks.processes.plan import decide
 
@@ -643,7 +644,7 @@ def counts():
 
 @pytest.mark.slow
 def test_16_hangs_in_a_row_leave_variables_and_nothing_else(monkeypatch):
-    monkeypatch.setattr(pools, "QUIET_S", 0.5)
+    monkeypatch.setattr(diagnosis, "QUIET_S", 0.5)
     with started(4) as ranks:
         run(ranks, COUNTS)
         hang = "if rank == {}: dist.all_reduce(torch.ones(3))"

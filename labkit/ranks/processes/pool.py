@@ -15,44 +15,27 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
-import psutil
-
 from labkit.base.interrupts import uninterrupted
-from labkit.base.texts import listed
-from labkit.ranks.faults.errors import NCCL_ADVICE, LaunchTimeout, RankError
+from labkit.ranks.faults.errors import NCCL_ADVICE, LaunchTimeout
 from labkit.ranks.faults.group_state import is_in_step, is_settled
-from labkit.ranks.faults.hang import FRESH_S, QUIET_S, Hang, find_hang
-from labkit.ranks.faults.rank_watch import STACKS_SIGNAL
-from labkit.ranks.faults.stacks import FINISHED
+from labkit.ranks.faults.hang import Hang
 from labkit.ranks.messages.caller_environment import CallerEnvironment, working_directory
 from labkit.ranks.messages.connection import hang_up
-from labkit.ranks.messages.message import NOWHERE, Completed, Done, Failed, GroupNumber, Progress, Question, RankState
+from labkit.ranks.messages.message import Completed, Done, Failed, GroupNumber, Progress, Question
 from labkit.ranks.output.cell_output import CellDisplay, is_stopped, show
-from labkit.ranks.processes import server_handle
+from labkit.ranks.processes import diagnosis, server_handle
 from labkit.ranks.processes.plan import LaunchPlan
-from labkit.ranks.processes.rank_handle import Died, RankHandle, how_it_ended
-from labkit.ranks.processes.rank_process import STUCK_SIGNAL
+from labkit.ranks.processes.rank_handle import Died, RankHandle
 from labkit.ranks.processes.refusals import check_loopback, explain_refusal
 from labkit.ranks.processes.server_handle import ServerHandle
 
 GRACE_S = 0.25  # after a first failure, how long to listen for the one that caused it
-STACKS_S = 1.0  # how long a rank may take to write its stack
 EXIT_S = 2.0  # how long a rank may take to end by itself
 DRAIN_S = 2.0  # how long to go on reading what a rank has printed once it has answered
 WHOLE_S = 5.0  # how long the rest of a message may take, of ranks that run cells
 WAKE_S = 0.5  # so often a thread that waits for ranks checks whether it should stop
 
-NOT_YET_STARTED = "not started yet: the server that starts ranks is still importing torch or another package"
 NOT_ASKED_FOR = "not started yet: timeout_s was over before the server was asked for this rank"
-NO_STACK_YET = "no Python stack: still starting"
-STOPPED = "no Python stack: its process is stopped by a signal (SIGSTOP, or Ctrl-Z in its terminal)"
-STOPPED_SERVER = (
-    "not started yet: process {0}, from which ranks are started, is stopped by a signal (SIGSTOP). Continue it: "
-    "kill -CONT {0}"
-)
-
-# What is known of a rank that the call is not for, and that has said nothing since its last.
-RETURNED = RankState(0, False, 0, 0, NOWHERE, "", -1, "", False, (), "")
 
 
 class ServerUnusable(Exception):
@@ -151,17 +134,22 @@ class RankPool:
                 handle.begin(message, call.function, deadline)
         try:
             hang = self._listen_until(deadline, display)
-            stacks = self.stacks() if self._first_failure() is None and self._unanswered() else None
+            stacks = self.stacks() if diagnosis.first_failure(self.handles) is None and self._unanswered() else None
         finally:
             self._drain(display)
-        if (failure := self._first_failure()) is not None:
+        if (failure := diagnosis.first_failure(self.handles)) is not None:
             raise failure
         if stacks is not None:
             began = any(handle.pid for handle in self.handles)
-            advice = " ".join([NCCL_ADVICE] * (self.plan.backend == "nccl") + [self._at_work()] * (hang is None))
-            raise LaunchTimeout(call.timeout_s, stacks, began, advice, hang, ended=not self.plan.cells)
+            advice = [NCCL_ADVICE] * (self.plan.backend == "nccl")
+            advice += [diagnosis.at_work(self._unanswered())] * (hang is None)
+            raise LaunchTimeout(call.timeout_s, stacks, began, " ".join(advice), hang, ended=not self.plan.cells)
         self.in_step = is_in_step([handle.group_state for handle in self.handles])
         return [handle.answer for handle in self.called if isinstance(handle.answer, Done)]
+
+    def stacks(self) -> dict[int, str]:
+        """Return every rank's Python stack, now."""
+        return diagnosis.stacks(self.handles, self._unanswered(), self._server.pid)
 
     def _whole_messages(self) -> AbstractContextManager[object]:
         """Have no interrupt cut a message of ranks that are to be used after it."""
@@ -236,7 +224,7 @@ class RankPool:
             self._hear(left_s, deadline, display)
             if not failed and any(isinstance(handle.answer, Failed | Died) for handle in self.handles):
                 failed, deadline = True, min(deadline, time.monotonic() + GRACE_S)
-            if not failed and (hang := self._hang()) is not None:
+            if not failed and (hang := diagnosis.hang(self.handles, self.called)) is not None:
                 return hang
         return None
 
@@ -247,31 +235,6 @@ class RankPool:
             for key, _ in ready:
                 hear, handle = key.data
                 hear(self, handle, deadline, display)
-
-    def _at_work(self) -> str:
-        """Return which ranks were not waiting when the time was up."""
-        earliest_ns = time.perf_counter_ns() - int(FRESH_S * 1e9)
-        waiting = [
-            h for h in self._unanswered() if h.state and h.state.at_ns > earliest_ns and not h.state.can_progress
-        ]
-        ranks = [str(handle.rank) for handle in self._unanswered() if handle not in waiting]
-        unknown = [
-            f"Their collectives are not known: {h.state.unknown}." for h in waiting if h.state and h.state.unknown
-        ]
-        busy = f"Rank {listed(ranks)} {'was' if len(ranks) == 1 else 'were'} at work or asleep then; the others waited."
-        return " ".join([busy] * bool(ranks and waiting) + unknown[:1])
-
-    def _hang(self) -> Hang | None:
-        """Return why no rank can go on, if that is so and all have stood still for a while."""
-        earliest_ns = time.perf_counter_ns() - int(FRESH_S * 1e9)
-        states = {h.rank: h.state for h in self.handles}
-        for handle in self.handles:
-            if handle not in self.called:
-                state = handle.state if handle.exit_status is None else None
-                states[handle.rank] = (state or RETURNED)._replace(called=False)
-        if any(state is None or (state.in_call and state.at_ns < earliest_ns) for state in states.values()):
-            return None
-        return find_hang(states, QUIET_S)
 
     def _hear_output(self, handle: RankHandle, deadline: float, display: CellDisplay) -> None:
         lines, _ = handle.output.read()
@@ -302,46 +265,6 @@ class RankPool:
             raise ServerUnusable
         self._selector.unregister(handle.control)
         handle.note_end()
-
-    def _first_failure(self) -> RankError | None:
-        """Return the failure that caused the others: the first death, before the first exception.
-
-        What a rank raised only because of another comes last.
-        """
-        deaths = [(handle.answer, handle) for handle in self.handles if isinstance(handle.answer, Died)]
-        if deaths:
-            first_death, handle = min(deaths, key=lambda death: death[0].at_ns)
-            error_type, sentence = how_it_ended(first_death.status)
-            return RankError(handle.rank, error_type, sentence, handle.stack(), handle.output.last_lines)
-        failures = {handle.rank: handle.answer for handle in self.handles if isinstance(handle.answer, Failed)}
-        if not failures:
-            return None
-        first = min(failures.values(), key=lambda failure: (failure.is_consequence, failure.at_ns))
-        raised = f"{first.error_type}: {first.message}"
-        rank, *alike = [r for r, failure in failures.items() if f"{failure.error_type}: {failure.message}" == raised]
-        others = f" (and so did rank {', '.join(map(str, alike))})" if alike else ""
-        return RankError(rank, first.error_type, f"raised {raised}{others}", failures[rank].traceback)
-
-    def stacks(self) -> dict[int, str]:
-        """Return every rank's Python stack, now."""
-        stuck = [handle for handle in self._unanswered() if handle.pid is not None]
-        self._ask_for_stacks(stuck, STACKS_SIGNAL)
-        # One whose C code keeps Python's lock writes none, nor does one that has not begun.
-        self._ask_for_stacks([handle for handle in stuck if not handle.stack_bytes()], STUCK_SIGNAL)
-        server = self._server.pid
-        not_yet = STOPPED_SERVER.format(server) if server and _is_stopped(server) else NOT_YET_STARTED
-        return {handle.rank: _where(handle, not_yet) for handle in self.handles}
-
-    def _ask_for_stacks(self, handles: Sequence[RankHandle], number: int) -> None:
-        """Send a signal; wait until every stack is there and none grows any more, for STACKS_S."""
-        for handle in handles:
-            handle.signal(number)
-        end, sizes = time.monotonic() + STACKS_S, [-1]
-        while handles and time.monotonic() < end:
-            time.sleep(0.05)
-            previous, sizes = sizes, [handle.stack_bytes() for handle in handles]
-            if sizes == previous and all(sizes):
-                break
 
     def _drain(self, display: CellDisplay) -> None:
         end = time.monotonic() + DRAIN_S  # something that a rank started may go on printing
@@ -393,22 +316,3 @@ def _still_running(handles: list[RankHandle]) -> list[RankHandle]:
     """Return those that have not ended by themselves within ``EXIT_S``."""
     end = time.monotonic() + EXIT_S
     return [handle for handle in handles if handle.poll(max(0.0, end - time.monotonic())) is None]
-
-
-def _where(handle: RankHandle, not_yet: str) -> str:
-    """Return where a rank is when the time is up; ``not_yet`` if it has not started."""
-    if handle.answer is not None:
-        return FINISHED
-    if handle.pid is None:
-        return not_yet
-    if _is_stopped(handle.pid):
-        return STOPPED
-    return handle.stack() or NO_STACK_YET
-
-
-def _is_stopped(pid: int) -> bool:
-    """Return whether a process is held by a signal such as SIGSTOP."""
-    try:
-        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-    except psutil.Error:  # it has ended
-        return False
