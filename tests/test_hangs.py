@@ -25,7 +25,7 @@ from labkit.cost import Link
 from labkit.launch import LaunchTimeout, RankError, launch, workers
 from labkit.ranks.faults import rank_watch
 from labkit.ranks.faults.hang import find_hang
-from labkit.ranks.messages.message import Begun, Place, RankState
+from labkit.ranks.messages.message import GPU, RANKS, THREADS, Begun, Place, RankState
 
 
 def x(n=3):
@@ -521,12 +521,12 @@ def test_where_the_recorder_is_off_it_is_said_that_collectives_are_not_known():
 LINE = Place(__file__, 1)
 
 
-def state(*begun, since=0.0, at=5.0, function="all_reduce", in_call=True, wait="work", can_progress=False):
+def state(*begun, since=0.0, at=5.0, function="all_reduce", in_call=True, wait=RANKS, can_progress=False):
     return RankState(1, in_call, int(since * 1e9), int(at * 1e9), LINE, function, -1, wait, can_progress, begun, "")
 
 
 def on_gpu(*begun):
-    return state(*begun, function="", wait="gpu")
+    return state(*begun, function="", wait=GPU)
 
 
 def collective(number, name="all_reduce", size=3, done=False):
@@ -549,7 +549,7 @@ IN_ONE, AWAY = state(ONE), {"in_call": False}
         "one is through, and gone": ([IN_ONE, state(DONE, **AWAY)], False),
         "one has gone without it": ([IN_ONE, state(**AWAY)], True),
         "one has gone, and a thread of it has not": ([IN_ONE, state(**AWAY, can_progress=True)], False),
-        "one is in a lock": ([IN_ONE, state(wait="thread", function="")], True),
+        "one is in a lock": ([IN_ONE, state(wait=THREADS, function="")], True),
         "one is in a backward pass, and has begun nothing": ([IN_ONE, state(function="")], False),
         "one is through, and in the next": ([IN_ONE, state(DONE, collective(2))], False),
         "not still for long enough": ([IN_ONE, state(OTHER, since=4.0)], False),

@@ -24,6 +24,7 @@ notebook    what a reader works with
     shell                        a rank's IPython shell, in which cells run
 processes   from the plan to ranks that answer: the way above, and
     plan                         the options checked, and what they come to
+    diagnosis                    what went wrong in a call: who failed first, where each rank is
     refusals                     what this machine refuses: folders, loopback, its limits
     imported_lab                 has the lab changed on disk since the server imported it
     call_reader, group_sockets   how a cell is ended without its rank: interrupt, shut sockets
@@ -37,6 +38,7 @@ faults      what went wrong, and where
     rank_watch                   when a rank stands still, and where
     thread_wait, side_threads    what its threads wait for, and what they can end
     work_log                     what it has begun: collectives and messages
+    tensor_gaps                  what gloo would misread is refused
     hang, group_state            whether that can meet, and whether all of it has
 messages    what the notebook and a rank send each other
     message, connection          what they say; how bytes travel

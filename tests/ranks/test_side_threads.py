@@ -23,7 +23,8 @@ import torch.distributed as dist
 from torch import nn
 from tqdm import tqdm
 
-from labkit.ranks.faults.side_threads import RANKS, THREADS, leads_to
+from labkit.ranks.faults.side_threads import leads_to
+from labkit.ranks.messages.message import RANKS, THREADS
 
 EVENT, LETTERS, MODEL, LOG = threading.Event(), queue.Queue(), nn.Linear(1, 1), logging.getLogger("test")
 LOCKS = {"one": threading.Lock()}

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from labkit.ranks.faults import frames
 from labkit.ranks.faults.thread_wait import what_it_waits_for
 from labkit.ranks.faults.work_log import WorkLog
+from labkit.ranks.messages.message import GPU, RANKS
 
 TORCH = os.path.dirname(torch.__file__)
 
@@ -48,11 +49,11 @@ def wait_of(*args, **options):
 
 
 def test_wait_of_work_is_a_wait_for_ranks_unless_it_has_a_time_limit():
-    assert what_it_waits_for(wait_of(), None) == "work"
-    assert what_it_waits_for(wait_of(timedelta(0)), None) == "work"  # as torch has it, no limit
+    assert what_it_waits_for(wait_of(), None) == RANKS
+    assert what_it_waits_for(wait_of(timedelta(0)), None) == RANKS  # as torch has it, no limit
     assert what_it_waits_for(wait_of(timedelta(seconds=9)), None) == ""
     assert what_it_waits_for(wait_of(timeout=timedelta(seconds=9)), None) == ""
-    assert what_it_waits_for(wait_of(timeout=timedelta(seconds=9)), None, left_s=8) == "work"  # it is over too late
+    assert what_it_waits_for(wait_of(timeout=timedelta(seconds=9)), None, left_s=8) == RANKS  # it is over too late
 
 
 IN_DISTRIBUTED = ("distributed/distributed_c10d.py", "distributed/c10d_logger.py")
@@ -62,10 +63,10 @@ IN_DISTRIBUTED = ("distributed/distributed_c10d.py", "distributed/c10d_logger.py
     ("limit", "left_s", "wait"),
     [
         (timedelta(seconds=9), 90, ""),
-        (timedelta(seconds=99), 90, "work"),  # it is over too late
+        (timedelta(seconds=99), 90, RANKS),  # it is over too late
         (timedelta(hours=1), 1e12, ""),
-        (dist.default_pg_timeout, 1e12, "work"),  # torch's, not the reader's
-        (None, 90, "work"),
+        (dist.default_pg_timeout, 1e12, RANKS),  # torch's, not the reader's
+        (None, 90, RANKS),
     ],
 )
 def test_a_call_whose_own_time_limit_is_over_soon_enough_is_no_wait(limit, left_s, wait):
@@ -87,10 +88,10 @@ def stack_of(*files):
 
 
 IN_TORCH = {
-    ("distributed/distributed_c10d.py", "distributed/c10d_logger.py"): "work",
-    ("nn/parallel/distributed.py", "nn/modules/module.py"): "work",
-    ("_ops.py", "distributed/_functional_collectives.py"): "work",
-    ("autograd/graph.py", "autograd/__init__.py", "_tensor.py"): "work",
+    ("distributed/distributed_c10d.py", "distributed/c10d_logger.py"): RANKS,
+    ("nn/parallel/distributed.py", "nn/modules/module.py"): RANKS,
+    ("_ops.py", "distributed/_functional_collectives.py"): RANKS,
+    ("autograd/graph.py", "autograd/__init__.py", "_tensor.py"): RANKS,
     ("distributed/checkpoint/filesystem.py", "distributed/checkpoint/state_dict_saver.py"): "",
     ("serialization.py", "distributed/checkpoint/filesystem.py"): "",
     ("serialization.py",): "",
@@ -105,9 +106,7 @@ def test_in_torch_a_thread_waits_for_ranks_where_torch_does_so(files, wait):
     assert what_it_waits_for(stack_of(*files), None) == wait
 
 
-@pytest.mark.parametrize(
-    ("file", "wait"), [("_tensor.py", "gpu"), ("cuda/streams.py", "gpu"), ("serialization.py", "")]
-)
+@pytest.mark.parametrize(("file", "wait"), [("_tensor.py", GPU), ("cuda/streams.py", GPU), ("serialization.py", "")])
 def test_with_a_gpu_in_use_torch_waits_for_it_but_not_where_it_reads_files(file, wait, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     assert what_it_waits_for(stack_of(file), None) == wait

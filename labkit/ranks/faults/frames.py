@@ -13,7 +13,8 @@ from labkit.ranks.messages.message import NOWHERE, Place
 
 _LABKIT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 RANKS_FOLDER = os.path.join(_LABKIT, "ranks", "")
-WORK_LOG_FILE = os.path.join(os.path.dirname(__file__), "work_log.py")  # between a call and torch's own method
+# Files whose frames stand between a call and torch's own method, which they wrap.
+WRAPPERS = tuple(os.path.join(os.path.dirname(__file__), f"{name}.py") for name in ("work_log", "tensor_gaps"))
 SHELL_FILE = os.path.join(RANKS_FOLDER, "notebook", "shell.py")  # whose exit() a cell may call
 _STUDENT_FILES = tuple(os.path.join(_LABKIT, name) for name in ("dp.py", "pipe.py", "shard.py"))
 

@@ -17,7 +17,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from labkit.base.texts import listed
-from labkit.ranks.messages.message import ANY, Begun, Place, RankState
+from labkit.ranks.messages.message import ANY, GPU, THREADS, Begun, Place, RankState
 
 QUIET_S = 2.0  # so long ranks must have stood still together before they are taken for deadlocked
 FRESH_S = 1.5  # what a rank has said of itself longer ago may not hold any more
@@ -82,7 +82,7 @@ class _Ranks:
     def _is_free(self, rank: int) -> bool:
         """Return whether a rank can go on by itself, or because what it waits for may meet."""
         state = self.states[rank]
-        waits_for_nothing_known = state.in_call and state.wait != "thread" and not self.blocked_by[rank]
+        waits_for_nothing_known = state.in_call and state.wait != THREADS and not self.blocked_by[rank]
         meets = any(self._may_meet(rank, each) for each in self.blocked_by[rank])
         return state.can_progress or waits_for_nothing_known or meets
 
@@ -92,7 +92,7 @@ class _Ranks:
         A GPU takes the collectives of a group one after the other, so it waits in the first.
         """
         pending = [each for each in state.begun if not each.done]
-        if state.wait == "gpu" and pending:
+        if state.wait == GPU and pending:
             return [each for each in pending if each.peer is not None or each.number == _first(pending, each.group)]
         if not state.in_call or not state.function:
             return pending
@@ -147,8 +147,8 @@ class _Ranks:
             return "has returned" if state.called else NOT_CALLED
         where = in_words(state.place)
         if not self.blocked_by[rank]:
-            return f"waits for {'its GPU' if state.wait == 'gpu' else 'a thread of its own'}, {where}"
-        if state.wait == "gpu":
+            return f"waits for {'its GPU' if state.wait == GPU else 'a thread of its own'}, {where}"
+        if state.wait == GPU:
             first = self.blocked_by[rank][0]
             where = f"{in_words(first.place)}; its GPU does not come back from there"
         return f"waits in {listed([_named(each) for each in self.blocked_by[rank][:3]])}, {where}"

@@ -17,14 +17,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit.ranks.faults.frames import outwards, place_of, readers_frame
-from labkit.ranks.faults.side_threads import RANKS, THREADS, leads_to
+from labkit.ranks.faults.side_threads import beside
 from labkit.ranks.faults.thread_wait import what_it_waits_for
-from labkit.ranks.messages.message import RankState
+from labkit.ranks.messages.message import GPU, RANKS, THREADS, RankState
 
 if TYPE_CHECKING:  # it loads torch
     from labkit.ranks.faults.work_log import WorkLog
@@ -113,12 +113,12 @@ class RankWatch:
         if now.counts != before.counts or now.places[self._main] != before.places.get(self._main):
             return False
         waits = self._waits(math.inf)
-        were_beside, self._were_beside = self._were_beside, _beside(self._main, waits, self.in_call)
+        were_beside, self._were_beside = self._were_beside, beside(self._main, _threads(), waits, self.in_call)
         moved = {ident for ident, _ in now.places.items() ^ before.places.items()}
         ended = moved - now.places.keys()
         cpu_s = {ident: s - before.thread_cpu_s.get(ident, 0.0) for ident, s in now.thread_cpu_s.items()}
         used_s = now.cpu_s - before.cpu_s - sum(cpu_s.get(ident, 0.0) for ident in self._were_beside)
-        is_busy = used_s >= BUSY_S and waits.get(self._main) != "gpu"
+        is_busy = used_s >= BUSY_S and waits.get(self._main) != GPU
         return moved - ended <= self._were_beside and ended <= were_beside and not is_busy
 
     def _waits(self, left_s: float) -> dict[int | None, str]:
@@ -129,10 +129,11 @@ class RankWatch:
     def _state(self, since_ns: int) -> RankState:
         left_s = self._timeout_s - (since_ns - self._began_ns) * 1e-9 + LOOK_S
         frame, waits = _threads().get(self._main), self._waits(left_s)
-        beside = _beside(self._main, waits, self.in_call)
+        only_beside = beside(self._main, _threads(), waits, self.in_call)
         wait = waits.pop(self._main, "")
-        alive = not all(each for ident, each in waits.items() if ident not in beside) or (self.in_call and not wait)
-        inside = _torch_call(frame) if wait in ("work", "gpu") else None
+        alive = not all(each for ident, each in waits.items() if ident not in only_beside)
+        alive |= self.in_call and not wait
+        inside = _torch_call(frame) if wait in (RANKS, GPU) else None
         place, function, root = place_of(readers_frame(frame)), "", -1
         if inside is not None:
             function, root = inside.f_code.co_name, _root(inside)
@@ -149,7 +150,7 @@ class RankWatch:
             function=function,
             root=root,
             wait=wait,
-            can_progress=alive or (self.in_call and wait == "thread" and _may_be_interrupted()),
+            can_progress=alive or (self.in_call and wait == THREADS and _may_be_interrupted()),
             begun=begun,
             unknown=unknown,
         )
@@ -174,29 +175,6 @@ def _cpu_s() -> dict[int | None, float]:
         with contextlib.suppress(OSError, OverflowError):  # it has ended; this is Linux's number of its clock
             used[ident] = time.clock_gettime(~(native_id or 0) << 3 | 6)
     return used
-
-
-def _joined() -> set[int | None]:
-    """Return the threads whose end another one waits for."""
-    calls = [call for frame in _threads().values() for call in outwards(frame) if call.f_code.co_name == "join"]
-    found = [call.f_locals.get("self") for call in calls]
-    return {each.ident for each in found if isinstance(each, threading.Thread)}
-
-
-def _beside(main: int | None, waits: Mapping[int | None, str], in_call: bool) -> set[int | None]:
-    """Return the threads that cannot end what the rank waits for: they only run beside it.
-
-    For a collective or message these are all whose code does not lead to torch.distributed; if a
-    lock, a queue or a join is waited for, it must not lead to such a thing either.
-    """
-    known = {each.ident: each for each in threading.enumerate()}
-    frames = {ident: frame for ident, frame in _threads().items() if ident != main and ident in known}
-    ends = {ident: leads_to(known[ident], frame) for ident, frame in frames.items()}
-    for joined in _joined():
-        ends.setdefault(joined, set()).add(THREADS)
-    by_a_thread = in_call and waits.get(main) == "thread"
-    by_a_thread |= any(waits.get(ident) == "thread" for ident, what in ends.items() if RANKS in what)
-    return {ident for ident, what in ends.items() if RANKS not in what and not (by_a_thread and THREADS in what)}
 
 
 def _torch_call(frame: FrameType | None) -> FrameType | None:

@@ -18,8 +18,8 @@ from types import CodeType, FrameType, FunctionType, GetSetDescriptorType, Membe
 from typing import Any
 
 from labkit.ranks.faults.frames import is_readers, outwards
+from labkit.ranks.messages.message import RANKS, THREADS
 
-RANKS, THREADS = "ranks", "threads"  # what code may lead to: other ranks, or what a thread waits for
 MAX_STEPS = 5000  # of the walk through a thread's code
 MAX_ITEMS = 100  # of a list or dict that are looked at
 
@@ -39,8 +39,34 @@ _PLAIN = (str, bytes, bytearray, int, float, complex, type(None))
 _SYNCHRONIZE = {"_thread", "threading", "_queue", "queue", "concurrent", "multiprocessing", "asyncio", "logging"}
 
 
+def beside(
+    main: int | None, frames: Mapping[int | None, FrameType], waits: Mapping[int | None, str], in_call: bool
+) -> set[int | None]:
+    """Return the threads that cannot end what the rank waits for: they only run beside it.
+
+    ``frames`` has the innermost frame of each thread, ``waits`` what it waits for. For a collective
+    or message these are all whose code does not lead to torch.distributed; if a lock, a queue or a
+    join is waited for, it must not lead to such a thing either.
+    """
+    known = {each.ident: each for each in threading.enumerate()}
+    others = {ident: frame for ident, frame in frames.items() if ident != main and ident in known}
+    ends = {ident: leads_to(known[ident], frame) for ident, frame in others.items()}
+    for joined in _joined(frames):
+        ends.setdefault(joined, set()).add(THREADS)
+    by_a_thread = in_call and waits.get(main) == THREADS
+    by_a_thread |= any(waits.get(ident) == THREADS for ident, what in ends.items() if RANKS in what)
+    return {ident for ident, what in ends.items() if RANKS not in what and not (by_a_thread and THREADS in what)}
+
+
+def _joined(frames: Mapping[int | None, FrameType]) -> set[int | None]:
+    """Return the threads whose end another one waits for."""
+    calls = [call for frame in frames.values() for call in outwards(frame) if call.f_code.co_name == "join"]
+    found = [call.f_locals.get("self") for call in calls]
+    return {each.ident for each in found if isinstance(each, threading.Thread)}
+
+
 def leads_to(thread: threading.Thread, frame: FrameType) -> set[str]:
-    """Return what a thread, whose innermost frame is given, may come to: RANKS, THREADS.
+    """Return whose waits a thread may end, given its innermost frame: RANKS, THREADS.
 
     A thread that C++ has made, such as autograd's for a GPU, may come to both.
     """

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from labkit.base.texts import listed
-from labkit.ranks.faults.frames import RANKS_FOLDER, WORK_LOG_FILE, is_readers
+from labkit.ranks.faults.frames import RANKS_FOLDER, WRAPPERS, is_readers
 from labkit.ranks.faults.hang import in_words
 from labkit.ranks.messages.message import NOWHERE, Place
 
@@ -60,7 +60,7 @@ def _readable_stack(thread: str) -> str:
     heading, frames = [], []
     for line in thread.splitlines():
         file, _, rest = line.strip().removeprefix('File "').partition('", line ')
-        if file == WORK_LOG_FILE:
+        if file in WRAPPERS:
             continue
         if file.startswith(RANKS_FOLDER):  # below it stand only frames of the lab
             break

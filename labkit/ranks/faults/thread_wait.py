@@ -1,10 +1,10 @@
 """Tell what a thread waits for, where that is certain.
 
-- "work": a collective or message. The thread is in ``wait()`` of one, in torch.distributed, in the
+- RANKS: a collective or message. The thread is in ``wait()`` of one, in torch.distributed, in the
   forward of DistributedDataParallel, or in a backward pass, where C++ waits for what DDP has begun.
   A call with a time limit of its own is no such wait, if that limit is over before the rank's is.
-- "gpu": its GPU, for which it may use a core.
-- "thread": another thread of its process. It is in a lock, a queue or a join, and Linux says that
+- GPU: its GPU, for which it may use a core.
+- THREADS: another thread of its process. It is in a lock, a queue or a join, and Linux says that
   only another thread can wake it, and no clock.
 - "": none of these, or it cannot be told. Such a thread is alive: it may go on by itself.
 """
@@ -25,9 +25,10 @@ from inspect import getattr_static
 from types import FrameType
 from typing import Any
 
-from labkit.ranks.faults.frames import WORK_LOG_FILE, is_readers, outwards, place_of
+from labkit.ranks.faults.frames import WRAPPERS, is_readers, outwards, place_of
+from labkit.ranks.messages.message import GPU, RANKS, THREADS
 
-_RANKS = ("distributed/", "nn/parallel/distributed.py", "autograd/")  # files of torch that wait for ranks
+_OF_RANKS = ("distributed/", "nn/parallel/distributed.py", "autograd/")  # files of torch that wait for ranks
 _DISKS = ("distributed/checkpoint/", "multiprocessing/", "utils/", "hub.py", "serialization.py")  # for files
 _READS = (".item()", ".tolist()", ".cpu()", ".numpy()")  # of a tensor, which wait for its GPU
 _LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, queue.SimpleQueue)
@@ -53,21 +54,21 @@ def what_it_waits_for(frame: FrameType | None, native_id: int | None, left_s: fl
     cuda = sys.modules.get("torch.cuda")
     has_gpu = cuda is not None and cuda.is_initialized()
     if waits_for_work(frame, left_s):
-        return "gpu" if has_gpu else "work"
+        return GPU if has_gpu else RANKS
     if has_gpu and waits_for_gpu(frame):
-        return "gpu"
-    return "thread" if _is_in_lock(frame) and _waits_for_thread(native_id) else ""
+        return GPU
+    return THREADS if _is_in_lock(frame) and _waits_for_thread(native_id) else ""
 
 
 def waits_for_work(frame: FrameType, left_s: float) -> bool:
     """Return whether a thread is in code that waits for other ranks, for as long as it takes."""
-    if frame.f_code.co_filename == WORK_LOG_FILE:
+    if frame.f_code.co_filename in WRAPPERS:
         limits = [*frame.f_locals.get("args", ()), *frame.f_locals.get("options", {}).values()]
         is_wait = frame.f_code.co_name == "wait" and not any(is_limit(each, left_s) for each in limits)
         return is_wait or frame.f_code.co_name == "call"
     calls = list(_calls_of_torch(frame))
     files = [file for file, _ in calls]
-    waits = bool(files) and not files[0].startswith(_DISKS) and any(file.startswith(_RANKS) for file in files)
+    waits = bool(files) and not files[0].startswith(_DISKS) and any(file.startswith(_OF_RANKS) for file in files)
     return waits and not any(is_limit(call.f_locals.get("timeout"), left_s) for _, call in calls)
 
 

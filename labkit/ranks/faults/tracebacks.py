@@ -9,7 +9,7 @@ import traceback
 from types import TracebackType
 
 from labkit.base.texts import shorten
-from labkit.ranks.faults.frames import RANKS_FOLDER, SHELL_FILE, WORK_LOG_FILE
+from labkit.ranks.faults.frames import RANKS_FOLDER, SHELL_FILE, WRAPPERS
 
 MAX_MESSAGE_CHARACTERS = 10_000  # characters of an exception's text that are shown
 _DATA_LOADER = os.path.join("utils", "data", "dataloader.py")
@@ -61,7 +61,7 @@ def _skip_own_frames(tb: TracebackType | None) -> TracebackType | None:
         inner = inner.tb_next
     each = inner
     while each is not None and each.tb_next is not None:
-        if each.tb_next.tb_frame.f_code.co_filename in (WORK_LOG_FILE, SHELL_FILE):
+        if each.tb_next.tb_frame.f_code.co_filename in (*WRAPPERS, SHELL_FILE):
             each.tb_next = each.tb_next.tb_next
         else:
             each = each.tb_next

@@ -5,8 +5,6 @@ DDP's. It does not have gloo's messages. So torch's methods are wrapped here, on
 receives of a process group, and ``wait()`` of the work that they return. Numbers are kept, no work:
 gloo's would keep its tensor.
 
-A collective is refused here, too, if gloo would misread the memory of its tensors.
-
 The recorder is on in torch 2.11 and 2.13, which were tried. Where it cannot be read, a rank says
 so, and only its messages are known, and in which function of torch.distributed it is.
 """
@@ -14,7 +12,6 @@ so, and only its messages are known, and in which function of torch.distributed 
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import pickle
 import sys
@@ -30,7 +27,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit.base.tensors import laid_out
 from labkit.ranks.faults.frames import is_readers, readers_frame
 from labkit.ranks.faults.thread_wait import is_limit
 from labkit.ranks.messages.message import ANY, NOWHERE, Begun, GroupState, Place
@@ -39,21 +35,6 @@ MAX_COLLECTIVES = 40  # that a rank tells, the last
 MAX_MESSAGES = 1000  # kinds of messages that are kept: a program may give each step a tag of its own
 _MESSAGES = {"send", "recv", "recv_anysource"}
 _COALESCING = {"_start_coalescing", "_end_coalescing"}
-
-# Methods of a process group in which gloo takes a tensor's memory as it lies (torch 2.13, pytorch
-# #192920), and what the reader called.
-_TAKES_MEMORY = {
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "allreduce": "all_reduce",
-    "scatter": "scatter",
-    "reduce_scatter": "reduce_scatter",
-    **dict.fromkeys(("_reduce_scatter_base", "reduce_scatter_single"), "reduce_scatter_tensor"),
-    **dict.fromkeys(("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"), "reduce_scatter_tensor"),
-    **dict.fromkeys(("alltoall_base", "all_to_all_single"), "all_to_all_single"),
-    **{name: name for name in _MESSAGES},
-}
-_TAKES_ANY_ORDER = {"broadcast", "reduce", "allreduce"}  # of dimensions, if it is the same on all ranks, as does NCCL
 
 
 @dataclass(slots=True)
@@ -293,41 +274,6 @@ def _ranks_of(group: Any) -> list[int]:
         return dist.get_process_group_ranks(group)
     except Exception:  # a group that torch no longer knows
         return []
-
-
-# --- tensors with gaps ----------------------------------------------------------------------------
-
-
-@functools.cache  # once for each class
-def refuse_gaps(kind: type) -> None:
-    """Have process groups of this class refuse a tensor whose memory gloo would misread."""
-    for name in vars(kind).keys() & _TAKES_MEMORY.keys():
-        setattr(kind, name, _refusing_gaps(name, getattr(kind, name)))
-
-
-def _refusing_gaps(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    def call(group: Any, *args: Any, **options: Any) -> Any:
-        for tensor in _tensors(args):
-            has_no_gaps = name in _TAKES_ANY_ORDER and torch.ops.aten.is_non_overlapping_and_dense(tensor)
-            if laid_out(tensor) is not tensor and not has_no_gaps:
-                raise ValueError(
-                    f"{_TAKES_MEMORY[name]}: a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} is not "
-                    "contiguous, and gloo would take its memory as if it were (NCCL refuses it, too). Give a contiguous() "
-                    "copy; what arrives in one has to be put back with copy_()"
-                )
-        return method(group, *args, **options)
-
-    return call
-
-
-def _tensors(given: Any) -> Iterator[torch.Tensor]:
-    """Yield the dense tensors among arguments, and in lists of them."""
-    for each in given:
-        if isinstance(each, torch.Tensor):
-            if each.layout is torch.strided:
-                yield each
-        elif isinstance(each, list | tuple):
-            yield from _tensors(each)
 
 
 # --- collectives ----------------------------------------------------------------------------------

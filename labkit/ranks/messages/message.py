@@ -157,14 +157,17 @@ class Begun(NamedTuple):
     is_limited: bool = False
 
 
+RANKS, GPU, THREADS = "ranks", "gpu", "threads"  # that a thread may wait for: others, its GPU, threads of its process
+
+
 class RankState(NamedTuple):
     """A rank that has stood still since ``since_ns``, and still did at ``at_ns`` (perf_counter).
 
     ``place`` is where, ``function`` that of torch.distributed in which it is, if any, and ``root``
     the rank that it names as source or destination there, -1 if it names none. ``wait`` is what its
-    main thread waits for, as :mod:`labkit.ranks.faults.thread_wait` has it. ``can_progress``: one
-    of its threads waits for nothing, as far as can be told. ``unknown`` says why its collectives
-    are not known, if they are not.
+    main thread waits for, as :mod:`labkit.ranks.faults.thread_wait` has it: RANKS, GPU, THREADS or
+    "". ``can_progress``: one of its threads waits for nothing, as far as can be told. ``unknown``
+    says why its collectives are not known, if they are not.
     """
 
     calls: int  # of the notebook, so far

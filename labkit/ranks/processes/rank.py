@@ -232,7 +232,8 @@ class Rank:
         import torch
         import torch.distributed as dist
 
-        from labkit.ranks.faults.work_log import WORK_LOG, refuse_gaps
+        from labkit.ranks.faults.tensor_gaps import refuse_gaps
+        from labkit.ranks.faults.work_log import WORK_LOG
 
         hide_deprecations()
         warnings.filterwarnings("ignore", BARRIER_CHOOSES)
@@ -253,7 +254,8 @@ class Rank:
         """Form the default process group, together with all other ranks."""
         import torch.distributed as dist
 
-        from labkit.ranks.faults.work_log import WORK_LOG, refuse_gaps
+        from labkit.ranks.faults.tensor_gaps import refuse_gaps
+        from labkit.ranks.faults.work_log import WORK_LOG
 
         store = dist.PrefixStore(f"labkit/{number}", self.store)
         dist.init_process_group(
