@@ -26,14 +26,6 @@ def test_activations_agree_with_the_paper_that_gave_the_formula():
     )
 
 
-def test_ddp_fits_no_more_on_eight_gpus_than_on_one_and_sharding_does():
-    fits = memory.fit_table()
-    assert fits["8 × H100, DDP"].equals(fits["H100"])
-    assert not fits.loc["6.7B", "8 × H100, DDP"]
-    assert fits.loc[["6.7B", "13B"], "8 × H100, sharded"].all()
-    assert not fits.loc["175B"].any()
-
-
 def without_activations(plan, size=memory.GPT3_SIZES[3]):
     return memory.gib_per_device(size, plan).drop(["activations", "total"]).sum()
 
@@ -81,12 +73,3 @@ def test_tensor_and_pipeline_leave_a_share_of_the_parameters_and_more():
 def test_a_plan_that_nobody_can_carry_out_is_refused(fields, says):
     with pytest.raises(ValueError, match=says):
         memory.Plan(**fields)
-
-
-def test_days_agree_with_those_that_megatron_states_for_gpt3():
-    """Narayanan et al. 2021, section 5.2: 34 days at 140 TFLOP/s, with the forward pass done twice.
-
-    That is 8 FLOPs for a parameter and token instead of 6.
-    """
-    days = memory.training_s(175e9, 1024, memory.GPUS["A100"], utilisation=140e12 / 312e12) / memory.DAY_S
-    assert days * 8 / 6 == pytest.approx(34, rel=0.01)
