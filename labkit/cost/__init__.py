@@ -4,7 +4,7 @@ links    a link, common links, and what a collective costs on them
 ddp      a data-parallel step: its buckets on one channel, and its terms in three ways to agree
 fsdp     a step with a sharded model, beside a data-parallel one; one layer, sharded or over ranks
 fit      the link, and the cost of a call, that fit measured times
-memory   how big a model fits where, and how long it trains
+memory   what training a model takes of a device, shared out in many ways
 
 Everything stands on one model of a link, the α–β model: a message takes a fixed time α, its
 latency, and then its bytes at the bandwidth β. N is the world size and B the bytes of the whole

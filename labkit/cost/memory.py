@@ -1,13 +1,11 @@
-"""Work out how big a model fits where, and how long it trains: GPT-3's eight sizes on real GPUs.
+"""Work out the memory that training takes, of GPT-3's eight sizes, shared out in many ways.
 
 Arithmetic only: nothing is measured here, and nothing of it depends on the machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -15,9 +13,7 @@ from labkit.base.checks import check_counts
 
 CONTEXT = 2048  # tokens in a GPT-3 sequence
 VOCABULARY = 50257
-TRAINING_TOKENS = 300e9  # every GPT-3 size saw as many
 GIB = 2**30
-DAY_S = 24 * 60 * 60
 
 # Bytes a parameter takes in mixed-precision training with Adam: bfloat16 weights and gradients, and
 # in float32 the master weights, which Adam changes, and Adam's two moments. Rajbhandari et al. 2020
@@ -25,51 +21,26 @@ DAY_S = 24 * 60 * 60
 WEIGHT_BYTES, GRADIENT_BYTES, MASTER_BYTES, MOMENT_BYTES = 2, 2, 4, 4 + 4
 ADAM_BYTES = MASTER_BYTES + MOMENT_BYTES
 
-# What part of the peak a well-tuned training reaches. Narayanan et al. 2021, arXiv 2104.04473,
-# measure 44 to 52 %, but count the forward pass that they do twice to save memory; without it that
-# is three quarters as much. Chowdhery et al. 2022 (PaLM), arXiv 2204.02311, measure 46 % without.
-UTILISATION = 0.4
-
-
-class Gpu(NamedTuple):
-    """A GPU: its memory, and its peak in 16-bit FLOP/s without sparsity, as its maker states it."""
-
-    memory_gib: float
-    peak_flops: float
-
-
-GPUS = {
-    "T4": Gpu(16, 65e12),  # float16; it has no bfloat16
-    "RTX 4090": Gpu(24, 165e12),
-    "A100": Gpu(80, 312e12),
-    "H100": Gpu(80, 989e12),  # SXM
-    "H200": Gpu(141, 989e12),
-}
-
 
 @dataclass(frozen=True)
 class Size:
-    """One row of table 2.1 of Brown et al. 2020, arXiv 2005.14165.
-
-    ``batch_tokens`` is tokens in a batch.
-    """
+    """A row of table 2.1 of Brown et al. 2020, arXiv 2005.14165."""
 
     name: str
     layers: int
     width: int
     heads: int
-    batch_tokens: float
 
 
 GPT3_SIZES = (
-    Size("125M", 12, 768, 12, 0.5e6),
-    Size("350M", 24, 1024, 16, 0.5e6),
-    Size("760M", 24, 1536, 16, 0.5e6),
-    Size("1.3B", 24, 2048, 24, 1e6),
-    Size("2.7B", 32, 2560, 32, 1e6),
-    Size("6.7B", 32, 4096, 32, 2e6),
-    Size("13B", 40, 5140, 40, 2e6),
-    Size("175B", 96, 12288, 96, 3.2e6),
+    Size("125M", 12, 768, 12),
+    Size("350M", 24, 1024, 16),
+    Size("760M", 24, 1536, 16),
+    Size("1.3B", 24, 2048, 24),
+    Size("2.7B", 32, 2560, 32),
+    Size("6.7B", 32, 4096, 32),
+    Size("13B", 40, 5140, 40),
+    Size("175B", 96, 12288, 96),
 )
 
 
@@ -84,31 +55,29 @@ def parameters(layers: int, width: int, vocabulary: int = VOCABULARY, context: i
     return layers * layer + (vocabulary + context) * width + 2 * width
 
 
-def activation_bytes(
-    layers: int, width: int, heads: int, sequences: int = 1, context: int = CONTEXT, flash_attention: bool = True
-) -> float:
-    """Return the bytes of 16-bit activations kept for the backward pass, nothing recomputed.
+def activation_bytes(layers: int, width: int, heads: int, flash_attention: bool = True) -> float:
+    """Return the bytes of 16-bit activations of a sequence, kept for backward, none recomputed.
 
-    Per layer context · sequences · width · (34 + 5 · heads · context / width): Korthikanti et al.
+    Per layer context · width · (34 + 5 · heads · context / width): Korthikanti et al.
     2022, arXiv 2205.05198, equation 1. The second term is attention's matrices, context × context
     for each head. FlashAttention (Dao et al. 2022, arXiv 2205.14135) makes them anew, a part at a
     time, and keeps none.
     """
-    attention = 0 if flash_attention else 5 * heads * context / width
-    return layers * context * sequences * width * (34 + attention)
+    attention = 0 if flash_attention else 5 * heads * CONTEXT / width
+    return layers * CONTEXT * width * (34 + attention)
 
 
-def memory_table(flash_attention: bool = True) -> pd.DataFrame:
+def memory_table() -> pd.DataFrame:
     """Return a row per GPT-3 size: parameters, and GiB for each thing kept, and for all together.
 
     Kept are weights, gradients, master weights, Adam's moments and the activations of one sequence,
-    with attention's matrices unless ``flash_attention``.
+    without attention's matrices.
     """
     rows = []
     for size in GPT3_SIZES:
         n = parameters(size.layers, size.width)
         parts: list[float] = [n * WEIGHT_BYTES, n * GRADIENT_BYTES, n * MASTER_BYTES, n * MOMENT_BYTES]
-        parts.append(activation_bytes(size.layers, size.width, size.heads, flash_attention=flash_attention))
+        parts.append(activation_bytes(size.layers, size.width, size.heads))
         rows.append([size.name, n, *(part / GIB for part in parts), sum(parts) / GIB])
     columns = ["model", "parameters", "weights", "gradients", "master", "moments", "activations", "total"]
     return pd.DataFrame(rows, columns=columns)
@@ -204,39 +173,3 @@ def gib_per_device(size: Size, plan: Plan = Plan()) -> pd.Series:  # it cannot c
     kept.append(twice * layers * CONTEXT * plan.sequences * size.width * per_number)
     gib = pd.Series(kept, ["weights", "gradients", "optimizer state", "activations"]) / GIB
     return pd.concat([gib, pd.Series({"total": gib.sum()})])
-
-
-PLACES = {name: (name, Plan()) for name in GPUS} | {
-    "8 × H100, DDP": ("H100", Plan(data=8)),
-    "8 × H100, sharded": ("H100", Plan(data=8, zero_stage=3)),
-}
-
-
-def fit_table(places: Mapping[str, tuple[str, Plan]] = PLACES) -> pd.DataFrame:
-    """Return whether each GPT-3 size trains at each place: a GPU's name, and a plan for so many."""
-    return pd.DataFrame(
-        {
-            place: {size.name: gib_per_device(size, plan)["total"] <= GPUS[gpu].memory_gib for size in GPT3_SIZES}
-            for place, (gpu, plan) in places.items()
-        }
-    ).rename_axis("model")
-
-
-def training_flops(n_parameters: float, n_tokens: float = TRAINING_TOKENS) -> float:
-    """Return the FLOPs of a training, about 6 for each parameter and token: 2 forward, 4 backward.
-
-    Kaplan et al. 2020, arXiv 2001.08361, section 2.1; Hoffmann et al. 2022 (Chinchilla), arXiv
-    2203.15556, uses it too. Attention between tokens is left out, and nothing is computed twice.
-    """
-    return 6 * n_parameters * n_tokens
-
-
-def training_s(
-    n_parameters: float, n_gpus: int, gpu: Gpu, utilisation: float = UTILISATION, n_tokens: float = TRAINING_TOKENS
-) -> float:
-    """Return the seconds that a training takes: its FLOPs ÷ (GPUs × peak FLOP/s × utilisation).
-
-    ``utilisation`` is the fraction of the peak that goes into :func:`training_flops`, whatever the
-    number of GPUs: communication is in it, and grows with that number.
-    """
-    return training_flops(n_parameters, n_tokens) / (n_gpus * gpu.peak_flops * utilisation)

@@ -98,12 +98,10 @@ def _error_bars() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def chart(
-    ax: Axes | None, width_in: float, height_in: float = 3.6, *, x: str = "", y: str, note: str
-) -> Iterator[Axes]:
+def chart(ax: Axes | None, width_in: float, *, x: str = "", y: str, note: str) -> Iterator[Axes]:
     """Give axes to draw on, new ones if there are none, and label them after."""
     with house_style():
-        ax = ax or new_axes(width_in, height_in)
+        ax = ax or new_axes(width_in, 3.6)
         yield ax
         ax.grid(axis="y", color=on_page(GRID), linewidth=0.6)
         ax.set_ylabel(y)

@@ -222,22 +222,22 @@ def terms_left_out(table: pd.DataFrame) -> MeasuredTable:
     return MeasuredTable({"term": named.keys(), "guesses": map(float, named.values())})
 
 
-def draw_calibration(table: pd.DataFrame, n: int = 8, ax: Axes | None = None) -> Axes:
-    """Draw guess ÷ answer of the ``n`` numbers furthest off, the first on top; 1 came true.
+def draw_calibration(table: pd.DataFrame) -> Axes:
+    """Draw guess ÷ answer of the eight numbers furthest off, the first on top; 1 came true.
 
     Raises ValueError where there is no number to draw.
     """
     numbers = table.dropna(subset="factor")
     if numbers.empty:
         raise ValueError("draw_calibration(table): no number has been guessed and answered yet")
-    numbers = numbers.nlargest(n, "times off")
+    numbers = numbers.nlargest(8, "times off")
     names = numbers.notebook.str.partition("_")[0] + " · " + numbers.asked.str.replace("`", "")
     names = names.str.removeprefix(" · ")  # no notebook asks it any more
     labels = [textwrap.fill(name, LABEL_WIDTH) for name in names]
     heights = np.array([label.count("\n") + 1.8 for label in labels])  # in lines of text
     places = heights.cumsum() - heights / 2
     with house_style():
-        ax = ax or new_axes(10.0, 1.0 + scaled(0.14) * heights.sum())
+        ax = new_axes(10.0, 1.0 + scaled(0.14) * heights.sum())
         ax.axvspan(0.5, 2, color="#009E73", alpha=0.15, linewidth=0, label="within a factor of two")
         ax.axvline(1, color=on_page(INK), linewidth=1, label="the answer")
         shown = numbers.factor.clip(1 / FAR, FAR)

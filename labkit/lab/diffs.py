@@ -57,15 +57,13 @@ def _marked(line: str) -> str:
     return f'<{_TAGS[sign]} style="{style}">{text}</{_TAGS[sign]}>'
 
 
-def diff(before: str | os.PathLike[str], after: str | os.PathLike[str], context: int = 1) -> Diff:
-    """Return what changes from one file to another, with ``context`` lines around each change.
+def diff(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Diff:
+    """Return what changes from one file to another, with a line before and after each change.
 
-    Raises FileNotFoundError for a file that is not there, ValueError for a negative ``context``.
+    Raises FileNotFoundError for a file that is not there.
     """
-    if context < 0:
-        raise ValueError(f"diff: context is {context}, expected a number of lines, 0 or more")
     old, new = Path(before), Path(after)
-    lines = difflib.unified_diff(_lines(old), _lines(new), n=context, lineterm="")
+    lines = difflib.unified_diff(_lines(old), _lines(new), n=1, lineterm="")
     hunks: list[list[str]] = []
     for line in list(lines)[2:]:  # after the names of both files
         if line.startswith("@@"):

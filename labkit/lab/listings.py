@@ -73,12 +73,12 @@ def _in_colours(code: str) -> str:
     return "".join(words)
 
 
-def listing(*functions: Callable[..., Any], docstrings: bool = False) -> Listing:
+def listing(*functions: Callable[..., Any]) -> Listing:
     """Return the code of functions, methods or classes, with signatures, to be shown by a cell.
 
-    Docstrings are left out unless ``docstrings``, and so are a filled task's comment that says what
-    to do and what is for tools alone. A function
-    with a task that is not filled in is not shown, but ``TODO dp.3: labkit/dp.py, line 42``.
+    Docstrings are left out, and so are a filled task's comment that says what to do and what is for
+    tools alone. A function with a task that is not filled in is not shown, but
+    ``TODO dp.3: labkit/dp.py, line 42``.
 
     Raises TypeError for what has no source, such as a built-in function.
     """
@@ -89,7 +89,7 @@ def listing(*functions: Callable[..., Any], docstrings: bool = False) -> Listing
         places = [place for task in _TODO.findall(source) if (place := missing(task))]
         todo += [place for place in dict.fromkeys(places) if place not in todo]
         if not places:
-            shown.append(_cleaned(source if docstrings else _without_docstring(source)))
+            shown.append(_cleaned(_without_docstring(source)))
     return Listing("\n\n".join(shown), "\n".join(todo))
 
 

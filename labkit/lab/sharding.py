@@ -122,12 +122,15 @@ def peak_and_output(step: Any, way: Any) -> dict[str, float]:
     return {"peak, MiB": counted.peak_bytes / 2**20, "output after a step": model(torch.ones_like(rows)).sum().item()}
 
 
-def travelling_mib(runs: Mapping[str, Run], n_steps: int = 2) -> pd.DataFrame:
-    """Return the MiB of the tensors that rank 0 takes part in sending in a step: a row per run."""
+def travelling_mib(runs: Mapping[str, Run]) -> pd.DataFrame:
+    """Return the MiB of the tensors that rank 0 takes part in sending in a step: a row per run.
+
+    The runs are of :func:`two_steps`.
+    """
     totals = {}
     for name, run in runs.items():
         events = run.events[(run.events["rank"] == 0) & run.events["name"].isin(["all_gather", "reduce_scatter"])]
-        totals[name] = events.groupby("name")["bytes"].sum().astype(float) / n_steps / 2**20
+        totals[name] = events.groupby("name")["bytes"].sum().astype(float) / 2 / 2**20
     return pd.DataFrame(totals).T.round(2).rename_axis(columns=None)
 
 

@@ -41,12 +41,12 @@ def check_events(events: pd.DataFrame, what: str, columns: Sequence[str]) -> pd.
     return events
 
 
-def _compute(events: pd.DataFrame, columns: Sequence[str] = ()) -> pd.DataFrame:
+def _compute(events: pd.DataFrame) -> pd.DataFrame:
     """Return the spans of the compute lane.
 
     Raises as :func:`check_events` does, and ValueError where there is none.
     """
-    events = check_events(events, "events", ["rank", "lane", "start_s", "end_s", *columns])
+    events = check_events(events, "events", ["rank", "lane", "start_s", "end_s"])
     spans = events[(events["lane"] == "compute").to_numpy()]
     if spans.empty:
         lanes = ", ".join(sorted(set(events["lane"])))
