@@ -34,9 +34,9 @@ _TURN = "turn"  # the loop's span around a step, from barrier to barrier
 
 
 def take_turns(
-    make_ways: Callable[[], Ways], rounds: int = 7, *, warm_up: int = 1, ranks: WarmRanks | None = None, **options: Any
+    make_ways: Callable[[], Ways], rounds: int = 7, *, ranks: WarmRanks | None = None, **options: Any
 ) -> Turns:
-    """Take a step of each way in turn, ``warm_up`` rounds and then ``rounds`` that count.
+    """Take a step of each way in turn, one round to warm up and then ``rounds`` that count.
 
     So a slow moment of the machine hits all ways alike. ``make_ways()`` runs on every rank and
     returns its steps by name, the same names everywhere: functions without arguments, or None where
@@ -56,10 +56,10 @@ def take_turns(
             f"take_turns: {', '.join(options)} beside ranks=…, expected one of them: warm ranks have their own"
         )
     if ranks is None:
-        run = launch(_on_this_rank, make_ways, warm_up + rounds, **{"threads": 1} | options)
+        run = launch(_on_this_rank, make_ways, 1 + rounds, **{"threads": 1} | options)
     else:
-        run = ranks.run(_on_this_rank, make_ways, warm_up + rounds)
-    return Turns(run, warm_up)
+        run = ranks.run(_on_this_rank, make_ways, 1 + rounds)
+    return Turns(run)
 
 
 class _Returned(NamedTuple):
@@ -99,24 +99,23 @@ class Turns:
     """Steps of several ways that took turns. As the last line of a cell: its header and ``parts``.
 
     ``run`` is the run, ``ways`` are the names. ``returned[way][rank]`` are what the steps returned
-    there, from the first warm-up round on; a rank that takes no part has none.
+    there, from the round that warms up on; a rank that takes no part has none.
     """
 
-    def __init__(self, run: Run, warm_up: int = 1):
+    def __init__(self, run: Run):
         self.run, self.ways = run, run.values[0].names
         self.returned: dict[Any, list[list[Any]]] = {
             way: [found.of.get(way, []) for found in run.values] for way in self.ways
         }
-        self._warm_up = warm_up
 
     # --- steps ---
 
     @functools.cached_property
     def _numbers(self) -> dict[Any, range]:
-        """The numbers of each way's steps, without those that warm up."""
+        """The numbers of each way's steps, without the one that warms up."""
         n = len(self.ways)
         last = int(self.run.events["step"].max())
-        return {way: range(self._warm_up * n + place, last + 1, n) for place, way in enumerate(self.ways)}
+        return {way: range(n + place, last + 1, n) for place, way in enumerate(self.ways)}
 
     @functools.cached_property
     def _by_number(self) -> dict[int, pd.DataFrame]:
