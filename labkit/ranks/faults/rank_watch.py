@@ -58,7 +58,7 @@ class RankWatch:
         self._send, self._stacks, self._timeout_s = send, stacks, timeout_s
         self.log: WorkLog | None = None
         self._main = threading.main_thread().ident
-        self.calls, self.in_call, self.stopped = 0, False, False
+        self.calls, self.in_call = 0, False
         self._began_ns = 0
         self._were_beside: set[int | None] = set()  # threads, as far as they were looked at
         self._thread: threading.Thread | None = None
@@ -76,7 +76,7 @@ class RankWatch:
 
     def _look_on(self) -> None:
         before, told, since_ns = self._look(), (), 0
-        while not self.stopped:
+        while True:
             self._sleep()
             now = self._look()
             still, before = self._stood_still(before, now), now
