@@ -185,7 +185,7 @@ def timeline_of(ready_s: Sequence[float], sizes_bytes: list[int], cap: float, li
 
 def hidden_row(name: str, cap: float, sizes_bytes: list[int], events: pd.DataFrame, link: Link) -> dict[str, Any]:
     """Return how much communication was hidden: what does not come after the backward pass."""
-    exposed, least, shares = [], [], []
+    exposed, unhideable, shares = [], [], []
     for ranks in zip(steps(events, 0), steps(events, 1), strict=True):
         start_s = min(each.start_s for each in ranks)
         ready_s = np.max([each.ready_s for each in ranks], axis=0) - start_s
@@ -193,10 +193,10 @@ def hidden_row(name: str, cap: float, sizes_bytes: list[int], events: pd.DataFra
         communication_s, ideal_s = (timeline.end_s - timeline.start_s).sum(), start_s + timeline.end_s.max()
         for each in ranks:
             exposed.append(max(0.0, each.arrived_s - each.end_s))
-            least.append(max(0.0, ideal_s - each.end_s))
-            shares.append((communication_s - exposed[-1]) / (communication_s - least[-1]))
+            unhideable.append(max(0.0, ideal_s - each.end_s))
+            shares.append((communication_s - exposed[-1]) / (communication_s - unhideable[-1]))
     row = {"model": name, "MiB": cap, "communication s": communication_s}
-    row |= {"exposed s": statistics.median(exposed), "at least s": statistics.median(least)}
+    row |= {"exposed s": statistics.median(exposed), "at least s": statistics.median(unhideable)}
     if communication_s - row["at least s"] < NOTHING * communication_s:  # one bucket: it leaves after the backward pass
         return row | {"share": float("nan"), "good": True}
     return row | {"share": statistics.median(shares), "good": statistics.median(shares) >= MIN_HIDDEN}

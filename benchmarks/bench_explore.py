@@ -207,20 +207,22 @@ def faults(
 ) -> list[str]:
     """Return what is not as it is wanted, a line each."""
     found = []
-    for (n_ranks, n_micro), most_ms in MAX_MS.items():
+    for (n_ranks, n_micro), max_ms in MAX_MS.items():
         size, got = f"{n_ranks} × {n_micro}", sizes[n_ranks, n_micro]
-        if got["ours_ms"] > most_ms:
-            found.append(f"{size}: {got['ours_ms']:.0f} ms to the new picture, wanted at most {most_ms:g}")
+        if got["ours_ms"] > max_ms:
+            found.append(f"{size}: {got['ours_ms']:.0f} ms to the new picture, wanted at most {max_ms:g}")
         if got["ratio"] < MIN_RATIO:
             found.append(f"{size}: {got['ratio']:.1f} times as fast as interact, wanted at least {MIN_RATIO:g}")
         if not got["last_is_last"]:
             found.append(f"{size}: the last picture of a drag is not that of its last value")
         if got["dragged"]["ours"]["behind"] > MAX_BEHIND:
             found.append(f"{size}: {got['dragged']['ours']['behind']} pictures came after the last value of a drag")
-    for (n_ranks, n_micro), least in MIN_PICTURES_PER_S.items():
+    for (n_ranks, n_micro), min_per_s in MIN_PICTURES_PER_S.items():
         for where, drawn in in_page[n_ranks, n_micro].items():
-            if drawn < least:
-                found.append(f"{n_ranks} × {n_micro}: {drawn:.0f} pictures a second {where}, wanted at least {least:g}")
+            if drawn < min_per_s:
+                found.append(
+                    f"{n_ranks} × {n_micro}: {drawn:.0f} pictures a second {where}, wanted at least {min_per_s:g}"
+                )
     longest = max(value for name, value in opened.items() if name.startswith("longest"))
     if longest > MAX_GAP_MS:
         found.append(f"{longest:.0f} ms between two frames of a dragged schedule, wanted at most {MAX_GAP_MS:g}")

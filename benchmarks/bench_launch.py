@@ -1,4 +1,4 @@
-"""Time until two gloo ranks have done one all_reduce: labkit.launch beside the usual alternatives.
+"""Time until two gloo ranks have done one all_reduce: labkit.launch and the usual alternatives.
 
     python benchmarks/bench_launch.py [--rounds 5]
 

@@ -78,7 +78,7 @@ def seconds(block: Callable[[], object]) -> float:
 
 
 def pairs(schedule: Schedule, rounds: int) -> list[tuple[float, float]]:
-    """Return of each round the seconds of ours and of the plain one."""
+    """Return each round's seconds of ours and of the plain one."""
     measured = []
     for number in range(rounds):
         both = [lambda: ours(schedule), lambda: plain_simulator(schedule)]

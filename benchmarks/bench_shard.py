@@ -1,4 +1,4 @@
-"""ShardedOptimizer beside torch's ZeroRedundancyOptimizer, ShardedModel beside its fully_shard.
+"""ShardedOptimizer against torch's ZeroRedundancyOptimizer, ShardedModel against its fully_shard.
 
     python benchmarks/bench_shard.py [--models gpt2-mini bert-small]
                                      [--optimizers SGD Adam AdamW] [--pairs 20]

@@ -1,4 +1,4 @@
-"""What training costs beside its arithmetic: reading RTE, tokenising it, and the loop itself.
+"""What training costs on top of its arithmetic: reading RTE, tokenising it, and the loop itself.
 
     python benchmarks/bench_train.py [--data FOLDER] [--pairs 12] [--size mini]
 

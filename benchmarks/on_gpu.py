@@ -211,19 +211,19 @@ def _first_error(reason: str) -> str:
 # --- tests ----------------------------------------------------------------------------------------
 
 
-def run_tests(results: Results, paths: list[Path], ends_at: float, longest_test_s: float = MAX_TEST_S) -> int:
+def run_tests(results: Results, paths: list[Path], ends_at: float, max_test_s: float = MAX_TEST_S) -> int:
     """Run the tests in ``paths``. Return pytest's exit code.
 
     While a process ends before its tests do, another one goes on with those that are left.
     """
     while True:
         done = len(results.tests)
-        code = _one_process(results, paths, ends_at, longest_test_s)
+        code = _one_process(results, paths, ends_at, max_test_s)
         if not results.left or len(results.tests) == done or time.time() > ends_at + LAST_MINUTE_S / 2:
             return code
 
 
-def _one_process(results: Results, paths: list[Path], ends_at: float, longest_test_s: float) -> int:
+def _one_process(results: Results, paths: list[Path], ends_at: float, max_test_s: float) -> int:
     """Run the tests that are left in one process. Where it ends too soon, its test has failed."""
     mine, theirs = Pipe(duplex=False)
     environment = _environment() | {"LABKIT_GPU_CONNECTION": str(theirs.fileno()), "LABKIT_GPU_ENDS_AT": str(ends_at)}
@@ -234,7 +234,7 @@ def _one_process(results: Results, paths: list[Path], ends_at: float, longest_te
     child = subprocess.Popen(command, env=environment, cwd=PROJECT, pass_fds=[theirs.fileno()])
     theirs.close()
     with mine:
-        running, silent = _listen(results, mine, ends_at, longest_test_s)
+        running, silent = _listen(results, mine, ends_at, max_test_s)
         if silent:
             child.send_signal(signal.SIGABRT)  # pytest shows where it is; its ranks end with it
         try:
@@ -243,12 +243,12 @@ def _one_process(results: Results, paths: list[Path], ends_at: float, longest_te
             child.kill()
             code = child.wait()
     if running is not None and running not in results.tests:
-        why = f"it did not end within {longest_test_s:g} s, or the time was up" if silent else _ended(code)
+        why = f"it did not end within {max_test_s:g} s, or the time was up" if silent else _ended(code)
         results.fail(running, why)
     return code
 
 
-def _listen(results: Results, connection: Connection, ends_at: float, longest_test_s: float) -> tuple[str | None, bool]:
+def _listen(results: Results, connection: Connection, ends_at: float, max_test_s: float) -> tuple[str | None, bool]:
     """Take what pytest's process tells, until it ends or is silent for too long.
 
     Return the test that it was at, and whether it was silent.
@@ -256,7 +256,7 @@ def _listen(results: Results, connection: Connection, ends_at: float, longest_te
     running: str | None = None
     try:
         while True:
-            patience_s = longest_test_s if running else MAX_TEST_S  # a process may take long to start
+            patience_s = max_test_s if running else MAX_TEST_S  # a process may take long to start
             if not connection.poll(max(0.0, min(patience_s, ends_at + LAST_MINUTE_S - 10 - time.time()))):
                 return running, True
             kind, what = connection.recv()

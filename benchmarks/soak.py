@@ -132,22 +132,22 @@ def leaves_the_group() -> None:
 
 
 def fails(error_type: str, fn: Callable[..., Any], *args: Any) -> Callable[[], str]:
-    """Return a trial: what is wrong if launching ``fn`` raises no RankError of this type."""
+    """Return an attempt: what is wrong if launching ``fn`` raises no RankError of this type."""
 
-    def trial() -> str:
+    def attempt() -> str:
         try:
             launch(fn, *args)
         except RankError as error:
             return "" if error.error_type == error_type else f"RankError {error.error_type}: {error}"
         return "no error"
 
-    return trial
+    return attempt
 
 
 def returns(values: list[Any], fn: Callable[..., Any], lines: int = 0) -> Callable[[], str]:
-    """Return a trial: what is wrong if ``fn`` returns or prints something else."""
+    """Return an attempt: what is wrong if ``fn`` returns or prints something else."""
 
-    def trial() -> str:
+    def attempt() -> str:
         shown = io.StringIO()
         with contextlib.redirect_stdout(shown):
             found = launch(fn).values
@@ -155,32 +155,32 @@ def returns(values: list[Any], fn: Callable[..., Any], lines: int = 0) -> Callab
             return f"values {found}"
         return "" if shown.getvalue().count("\n") == lines else f"{shown.getvalue().count(chr(10))} lines"
 
-    return trial
+    return attempt
 
 
 def raises_here(
     error_type: type[BaseException], fn: Callable[..., Any], *args: Any, **options: Any
 ) -> Callable[[], str]:
-    """Return a trial: what is wrong if the launch does not end with this exception."""
+    """Return an attempt: what is wrong if the launch does not end with this exception."""
 
-    def trial() -> str:
+    def attempt() -> str:
         try:
             launch(fn, *args, **options)
         except error_type:
             return ""
         return "no error"
 
-    return trial
+    return attempt
 
 
 def warm() -> str:
     with workers(2) as ranks:
-        for trial in (
+        for attempt in (
             ranks.run(all_reduce).values == [2.0, 2.0],
             _raises(ranks),
             ranks.run(all_reduce).values == [2.0, 2.0],
         ):
-            if not trial:
+            if not attempt:
                 return "warm ranks did not go on after one had raised"
     return ""
 

@@ -45,8 +45,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="labkit", description="A course lab on distributed training.")
     parser.add_argument("--version", action="version", version=f"labkit {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_students(commands)
+    _add_instructors(commands)
+    return parser
 
-    command = _add(commands, "doctor", _doctor, "find out whether this machine is ready for the lab")
+
+def _add_students(commands: argparse._SubParsersAction) -> None:
+    _add(commands, "doctor", _doctor, "find out whether this machine is ready for the lab")
     command = _add(
         commands, "check", _check, "judge your answers as they are on disk, and say what is right and what is wrong"
     )
@@ -67,6 +72,24 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--notebook", metavar="FILE", type=Path, action="append", default=[], help="pack a notebook of your own too"
     )
+    command = _add(
+        commands, "report", _report, "write an assignment's report from your notebook, as you ran and saved it"
+    )
+    command.add_argument("notebook", metavar="NOTEBOOK", help="its number or name, such as 05")
+    command.add_argument("--out", metavar="FOLDER", type=Path, help="where to write it; by default the lab's runs/")
+    command.add_argument("--no-pdf", dest="pdf", action="store_false", help="write the HTML only")
+    commands.add_parser("train", help="train a model: see labkit train --help")
+
+
+def _add_instructors(commands: argparse._SubParsersAction) -> None:
+    command = _add(commands, "student", _student, "write the student edition of this repository")
+    command.add_argument("directory", metavar="DIR", help="a new or empty directory, outside the repository")
+    _add_course(command)
+    command = _add(commands, "plan", _plan, "print what each notebook asks, needs and takes, and by when, as Markdown")
+    _add_course(command)
+    command = _add(commands, "site", _site, "write static pages: explorers that play, and the notebooks to read")
+    command.add_argument("directory", metavar="DIR", type=Path, help="a new or empty directory")
+    _add_course(command)
     command = _add(commands, "grade", _grade, "grade what a class handed in: tables, and a page for each student")
     command.add_argument(
         "folder", metavar="FOLDER", type=Path, help="archives from labkit submit, also as Moodle or Canvas names them"
@@ -89,22 +112,6 @@ def _parser() -> argparse.ArgumentParser:
     command = _add(commands, "guesses", _guesses, "show what a class guessed: a page with a histogram a question")
     command.add_argument("folder", metavar="FOLDER", type=Path, help="archives from labkit submit --with-guesses")
     command.add_argument("--out", metavar="FILE", type=Path, help="by default FOLDER/guesses.html")
-    command = _add(commands, "student", _student, "write the student edition of this repository")
-    command.add_argument("directory", metavar="DIR", help="a new or empty directory, outside the repository")
-    _add_course(command)
-    command = _add(commands, "plan", _plan, "print what each notebook asks, needs and takes, and by when, as Markdown")
-    _add_course(command)
-    command = _add(commands, "site", _site, "write static pages: explorers that play, and the notebooks to read")
-    command.add_argument("directory", metavar="DIR", type=Path, help="a new or empty directory")
-    _add_course(command)
-    command = _add(
-        commands, "report", _report, "write an assignment's report from your notebook, as you ran and saved it"
-    )
-    command.add_argument("notebook", metavar="NOTEBOOK", help="its number or name, such as 05")
-    command.add_argument("--out", metavar="FOLDER", type=Path, help="where to write it; by default the lab's runs/")
-    command.add_argument("--no-pdf", dest="pdf", action="store_false", help="write the HTML only")
-    commands.add_parser("train", help="train a model: see labkit train --help")
-    return parser
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -124,7 +131,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _nobody_reads() -> bool:
-    """Return whether who read the output has gone, as head does; what is left then goes nowhere."""
+    """Return whether nobody reads the output, as after head; the rest then goes nowhere."""
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)
     if gone := bool(output.poll(0)):
@@ -187,7 +194,7 @@ def _check_archive(args: argparse.Namespace) -> int:
 
 
 def _submit(args: argparse.Namespace) -> int:
-    from labkit.course.submission import Request, submit
+    from labkit.course.submission import SubmitRequest, submit
 
     taught = course(args.course)
     wanted = [each.strip() for each in args.only.split(",") if each.strip()]
@@ -198,10 +205,10 @@ def _submit(args: argparse.Namespace) -> int:
     tasks = [task for task in taught.tasks if not wanted or task in wanted or task.partition(".")[0] in wanted]
     out, layout = args.out or lab().folder / "submission.zip", args.layout or taught.layout
     try:
-        asked = Request(
+        request = SubmitRequest(
             out, taught, layout, tasks, args.name, args.with_guesses, [path.resolve() for path in args.notebook]
         )
-        return 0 if submit(asked, _say) else 1
+        return 0 if submit(request, _say) else 1
     except (ValueError, OSError, RuntimeError) as error:
         return _refuse(f"submit: {error}")
     except KeyboardInterrupt:

@@ -35,7 +35,8 @@ from labkit.base.checks import check_number
 from labkit.base.lab import start_again_in_own
 from labkit.base.parent import end_with_parent
 from labkit.base.rendezvous import LOOPBACK_INTERFACE, check_free, is_loopback, keep_on, own_port
-from labkit.parallel.dp.bucket import MIB, Bucket, CommHook, all_reduce_hook
+from labkit.base.units import MIB
+from labkit.parallel.dp.bucket import Bucket, CommHook, all_reduce_hook
 from labkit.parallel.guard import Guard, check_unwrapped, check_whole
 from labkit.parallel.same_model import check_same_model, forms_of, take_buffers_from_rank_0, take_from_rank_0
 from labkit.todo import TodoError

@@ -60,8 +60,8 @@ def _wake_on_time() -> None:
     Linux saves by waking several threads at once would count as the call's cost.
     """
     if sys.platform == "linux":
-        pr_set_timerslack, least_ns = 29, 1
-        ctypes.CDLL(None).prctl(pr_set_timerslack, least_ns)
+        pr_set_timerslack, min_ns = 29, 1
+        ctypes.CDLL(None).prctl(pr_set_timerslack, min_ns)
 
 
 # --- what it must be slower than ------------------------------------------------------------------
@@ -305,14 +305,14 @@ def _nothing(group: LinkGroup, *_: Any) -> int:
 
 def _exchanged(group: LinkGroup, outputs: Any, inputs: Any, *splits: Any) -> int:
     """Return what this rank sends or receives, whichever is more, as if also to itself."""
-    n, most = group.size(), 0
+    n, max_bytes = group.size(), 0
     for i, tensors in enumerate((outputs, inputs)):
         rows = splits[i] if i < len(splits) and isinstance(splits[i], Sequence) else []
         if isinstance(tensors, torch.Tensor):
             tensors = tensors.split(rows) if rows else tensors.tensor_split(n)
         parts = [*tensors]
-        most = max(most, _n_bytes(parts) - _n_bytes(parts[group.rank()]))
-    return most * n // max(n - 1, 1)
+        max_bytes = max(max_bytes, _n_bytes(parts) - _n_bytes(parts[group.rank()]))
+    return max_bytes * n // max(n - 1, 1)
 
 
 def _timed(method: str, name: str, size: Callable[..., int]) -> Any:

@@ -119,7 +119,7 @@ def parallelize(gpt2: GPT2LMHeadModel, devices: Sequence[str | torch.device]) ->
     Everything else works as before: training, masks, caches, ``generate``, copies.
     ``state_dict()`` keeps its names, so ``save_pretrained`` writes what an unplaced model reads;
     ``named_parameters()`` has ``module`` in the names of a block. A model that was placed before is
-    placed anew; if it went through a Pipe, that is closed.
+    placed again; if it went through a Pipe, that is closed.
 
     Raises TypeError for anything but a GPT2LMHeadModel. Before anything is moved, raises ValueError
     for no device at all, for more devices than blocks, and for GPUs where there are none.

@@ -157,7 +157,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Step each parameter on its owner, and have every rank take it from there.
 
         Gradients are the same on all ranks. Return what ``closure`` returns, if there is one: it
-        computes loss and gradients anew, on every rank. Raises RuntimeError where the gradients are
+        computes loss and gradients again, on every rank. Raises RuntimeError where the gradients are
         in buckets of a BucketedDataParallel that have not been waited for.
         """
         assert self.local is not None

@@ -47,7 +47,7 @@ def judged(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "tasks", "hint", "said"),
+    ("arguments", "status", "tasks", "hint", "message"),
     [
         (["dp.3", "dp.1"], 1, ["dp.3", "dp.1"], None, "it does not"),
         ([], 1, [*TASKS], None, "shard.3 is right"),
@@ -55,15 +55,15 @@ def judged(monkeypatch):
     ],
 )
 def test_check_judges_its_tasks_or_all_and_one_wrong_answer_is_enough_for_1(
-    arguments, status, tasks, hint, said, judged, capsys
+    arguments, status, tasks, hint, message, judged, capsys
 ):
     assert cli.main(["check", *arguments]) == status
     assert judged == [(task, hint) for task in tasks]
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["check", "dp.1", "dp.99"], "labkit check: unknown task 'dp.99', expected one of: dp.1, dp.2, dp.3"),
         (["check", "--hint", "2"], "Name it, as in: check dp.1 --hint 2"),
@@ -71,9 +71,9 @@ def test_check_judges_its_tasks_or_all_and_one_wrong_answer_is_enough_for_1(
         (["student", str(ROOT / "labkit")], "is inside the repository"),
     ],
 )
-def test_what_cannot_be_done_is_refused_without_a_traceback(arguments, said, judged, capsys):
+def test_what_cannot_be_done_is_refused_without_a_traceback(arguments, message, judged, capsys):
     assert cli.main(arguments) == 2
-    assert said in capsys.readouterr().err and judged == []
+    assert message in capsys.readouterr().err and judged == []
 
 
 def test_what_the_terminal_cannot_encode_is_shown_by_its_number(judged, monkeypatch):

@@ -153,10 +153,10 @@ def test_calibration_says_how_far_off_and_what_has_no_factor():
     assert table.factor.round(3).tolist()[:4] == [0.1, 9.0, 0.8, 1.1]
     assert table.factor.isna().tolist() == [False] * 4 + [True] * 2
     assert table.chance.round(3).tolist()[-1] == 0.6  # 0, 1 and 2 are as near as 2
-    said = said_of_calibration(table).text
-    assert "Numbers: 5, typically" in said and "In 1 of them the guess or the answer is 0" in said
-    assert "Choices: 0" in said
-    assert "That takes 12 numbers" in said
+    summary = said_of_calibration(table).text
+    assert "Numbers: 5, typically" in summary and "In 1 of them the guess or the answer is 0" in summary
+    assert "Choices: 0" in summary
+    assert "That takes 12 numbers" in summary
 
 
 def test_without_a_guess_nothing_is_drawn():

@@ -127,9 +127,9 @@ def test_where_nothing_is_emulated_ranks_run_on_gloo_and_nothing_says_otherwise(
 def test_a_run_on_an_emulated_link_says_so_and_hands_it_on_to_every_table(ranks):
     run = ranks().run(a_span_and_the_backend)
     assert run.values == ["link", "link"] and run.backend == "gloo"
-    said = "emulated link: SLOW (10 MB/s, 1 ms)"
-    assert run.events.attrs["emulated"] == run.timings.attrs["emulated"] == said
-    assert all(said in text for text in (run.header, repr(run), run._repr_html_()))
+    words = "emulated link: SLOW (10 MB/s, 1 ms)"
+    assert run.events.attrs["emulated"] == run.timings.attrs["emulated"] == words
+    assert all(words in text for text in (run.header, repr(run), run._repr_html_()))
 
 
 # --- collectives ----------------------------------------------------------------------------------

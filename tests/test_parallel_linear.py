@@ -129,20 +129,20 @@ REFUSED = {
 
 
 def refusals():
-    said = []
+    errors = []
     for kind in (ColumnParallelLinear, RowParallelLinear):
         for layer_of_rank in REFUSED.values():
             try:
                 kind(layer_of_rank(dist.get_rank()))
             except (TypeError, ValueError) as error:
-                said.append(f"{type(error).__name__}: {error}")
-    return said
+                errors.append(f"{type(error).__name__}: {error}")
+    return errors
 
 
 def test_anything_else_is_refused_on_every_rank():
-    for said in launch(refusals, world_size=2, backend="gloo", threads=1).values:
-        assert len(said) == 2 * len(REFUSED)
-        assert all(words in each for words, each in zip([*REFUSED] * 2, said, strict=True))
+    for errors in launch(refusals, world_size=2, backend="gloo", threads=1).values:
+        assert len(errors) == 2 * len(REFUSED)
+        assert all(words in each for words, each in zip([*REFUSED] * 2, errors, strict=True))
 
 
 def of_another_width() -> list[str]:
@@ -198,4 +198,4 @@ def derivatives():
 
 def test_second_derivatives_and_those_of_torch_func_are_refused():
     for found in launch(derivatives, world_size=2, backend="gloo", threads=1).values:
-        assert [PLAIN in said for said in found] == [True] * len(DERIVATIVES), found
+        assert [PLAIN in error for error in found] == [True] * len(DERIVATIVES), found

@@ -70,7 +70,7 @@ def step(reducer: dp.BucketedDataParallel, loss: Loss = loss_of) -> dp.BucketedD
     return reducer
 
 
-def own_gradients(model: nn.Module, loss: Loss = loss_of) -> Gradients:
+def local_gradients(model: nn.Module, loss: Loss = loss_of) -> Gradients:
     """What this rank alone gets for the model as it is now, with which no other rank has to do;
     zero where unused."""
     alone = copy.deepcopy(model)
@@ -160,7 +160,7 @@ def test_there_is_nothing_to_finish_without_a_backward_pass(before, ranks):
                 loss_of(reducer).backward()
         error = error_of(reducer.finish_gradient_synchronization)
         reducer.zero_grad()
-        return error, (gradients(step(reducer).module), own_gradients(model))
+        return error, (gradients(step(reducer).module), local_gradients(model))
 
     values = ranks(2).run(in_rank).values
     assert all(error.startswith("RuntimeError: there is no gradient to average") for error, _ in values)
@@ -595,7 +595,7 @@ def test_backward_passes_in_two_threads_send_each_bucket_once_and_in_order(ranks
             thread.join()
         reducer.finish_gradient_synchronization()
         assert sent == [0, 1]
-        return gradients(model), own_gradients(model, lambda each: sum(losses(each)))
+        return gradients(model), local_gradients(model, lambda each: sum(losses(each)))
 
     assert_averaged(ranks(2).run(in_rank).values)
 
@@ -672,6 +672,6 @@ def test_a_wrapper_is_gone_with_its_last_reference_the_gradients_stay_and_a_new_
         reducer.zero_grad()
         step(reducer)
         assert len(sent) == len(reducer.buckets)
-        return gradients(model), own_gradients(model)
+        return gradients(model), local_gradients(model)
 
     assert_averaged(ranks(2).run(in_rank).values)

@@ -41,23 +41,23 @@ def lab(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "notebooks")
 
 
-def asked(name, value):
+def guessed(name, value):
     made = guess(name)
     made.give(value)
     return made
 
 
 def test_seconds_are_told_in_the_unit_of_the_question_and_fields_are_filled(capsys):
-    reveal(asked("wait", 2.0), Interval(0.0050, 0.0045, 0.0055), free=0.002, sent=0.001, n=4)
-    said = capsys.readouterr().out
-    assert "It is 5.0 (4.5 to 5.5) ms: 2.5 times too low." in said
-    assert "Your guess is what it would be if 4 messages were free." in said
+    reveal(guessed("wait", 2.0), Interval(0.0050, 0.0045, 0.0055), free=0.002, sent=0.001, n=4)
+    printed = capsys.readouterr().out
+    assert "It is 5.0 (4.5 to 5.5) ms: 2.5 times too low." in printed
+    assert "Your guess is what it would be if 4 messages were free." in printed
     kept = store.load()["wait"]
     assert (kept["answer"], kept["measured"]) == (5.0, True)
 
 
 def test_an_experiment_after_the_answer_tells_its_own_and_leaves_the_answer_that_is_kept(capsys):
-    given = asked("wait", 2.0)
+    given = guessed("wait", 2.0)
     reveal(given, 0.005, free=0.002, sent=0.001, n=4)
     reveal(given, 0.020, free=0.002, sent=0.001, n=4)
     assert "It is 20 ms: 10 times too low." in capsys.readouterr().out
@@ -65,19 +65,19 @@ def test_an_experiment_after_the_answer_tells_its_own_and_leaves_the_answer_that
 
 
 def test_what_no_run_changes_stands_in_the_file_in_the_unit_of_the_question(capsys):
-    reveal(asked("wait", 900.0), 0.005, free=0.002, sent=0.001, n=4)
+    reveal(guessed("wait", 900.0), 0.005, free=0.002, sent=0.001, n=4)
     assert "Your guess is what it would be if it slept." in capsys.readouterr().out
 
 
 def test_repeats_are_told_as_their_median_and_interval(capsys):
-    reveal(asked("wait", 5.0), [0.003, 0.004, 0.005, 0.006, 0.007, 0.008], free=0.001, sent=0.003, n=4)
+    reveal(guessed("wait", 5.0), [0.003, 0.004, 0.005, 0.006, 0.007, 0.008], free=0.001, sent=0.003, n=4)
     assert "It is 5.5 (3.0 to 8.0) ms: this run cannot tell your guess from that." in capsys.readouterr().out
 
 
 def test_an_exact_answer_is_no_measurement_and_a_whole_number_stays_whole(capsys):
-    reveal(asked("ranks", 1), 4)
-    said = capsys.readouterr().out
-    assert "It is 4: 4 times too low. Your guess is what it would be if there were one." in said
+    reveal(guessed("ranks", 1), 4)
+    printed = capsys.readouterr().out
+    assert "It is 4: 4 times too low. Your guess is what it would be if there were one." in printed
     assert store.load()["ranks"]["answer"] == 4 and not store.load()["ranks"]["measured"]
 
 
@@ -90,7 +90,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("name", "numbers", "says"), REFUSED.values(), ids=REFUSED)
 def test_a_keyword_that_is_missing_or_has_no_words_is_refused_and_the_guess_stays_open(name, numbers, says):
-    made = asked(name, 2)
+    made = guessed(name, 2)
     with pytest.raises(TypeError, match=says):
         reveal(made, 3, **numbers)
     assert not made.final

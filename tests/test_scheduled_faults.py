@@ -102,8 +102,8 @@ def test_a_mean_over_valid_numbers_is_refused_on_all_ranks_without_a_trace_and_a
             torch.testing.assert_close(gradients, [1 + gradient for gradient in expected[stage]])
         if rank == home:
             torch.testing.assert_close(loss, plain)
-    said = f"ValueError: rank {home} cannot take part in the pipeline, so no rank can. Checking its stages and loss_fn raised"
-    assert others and all(raised.startswith(said) for raised in others)
+    message = f"ValueError: rank {home} cannot take part in the pipeline, so no rank can. Checking its stages and loss_fn raised"
+    assert others and all(raised.startswith(message) for raised in others)
 
 
 def test_a_layer_that_takes_the_rows_for_a_sequence_is_refused_on_all_ranks(ranks):

@@ -124,8 +124,8 @@ def too_early() -> tuple[str, bool]:
 
 @task("dp.6", "dp.7")
 def test_a_step_before_the_gradients_are_averaged_is_refused(ranks):
-    for said, stepped_later in ranks(2).run(too_early).values:
-        assert "not averaged yet: call finish_gradient_synchronization() after backward()" in said and stepped_later
+    for error, stepped_later in ranks(2).run(too_early).values:
+        assert "not averaged yet: call finish_gradient_synchronization() after backward()" in error and stepped_later
 
 
 def half_way(name: str) -> tuple[dict[str, Any], dict[str, Any], list[torch.Tensor]]:
@@ -392,5 +392,5 @@ def pieces_after_and_before() -> list[str]:
 
 @task("shard.2")
 def test_pieces_of_a_sharded_model_are_not_sent_whichever_comes_first(ranks):
-    for said in ranks(2).run(pieces_after_and_before).values:
-        assert all("own piece of a ShardedModel's: give these to a plain optimizer" in each for each in said)
+    for errors in ranks(2).run(pieces_after_and_before).values:
+        assert all("own piece of a ShardedModel's: give these to a plain optimizer" in each for each in errors)

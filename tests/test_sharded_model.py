@@ -444,4 +444,4 @@ def refusals():
 
 def test_what_cannot_work_is_refused_in_a_sentence_on_every_rank(two):
     for found in two.run(refusals).values:
-        assert {right: said for right, said in zip(REFUSED, found, strict=True) if right not in said} == {}
+        assert {right: message for right, message in zip(REFUSED, found, strict=True) if right not in message} == {}

@@ -1,4 +1,4 @@
-"""Times and memory on a GPU, beside what was predicted, and how far two clocks drift apart.
+"""Times and memory on a GPU, compared with what was predicted, and how far two clocks drift apart.
 
 python3 benchmarks/on_gpu.py runs it, after the tests of tests/gpu, and keeps what it measures.
 """
@@ -94,7 +94,7 @@ def on_one_rank(schedule):
 
 
 def memory_of_a_step(schedule, width=768, rows=4, tokens=256):
-    """What a step takes beside the model and its gradients, and what a stage keeps of a
+    """What a step takes on top of the model and its gradients, and what a stage keeps of a
     micro-batch, in bytes."""
     blocks = models.gpt2("gpt2", n_embd=width, n_layer=schedule.n_stages).transformer.h.to(device())
     pipeline = pipe.ScheduledPipeline(list(blocks), schedule, torch.nn.functional.mse_loss)

@@ -50,7 +50,7 @@ def measured(value: float, unit: str = "", width: int = 9) -> str:
 
 
 def short(value: float, digits: int = 4) -> str:
-    """Write a number with so many significant digits and no exponent, as the page does: 33000."""
+    """Write a number in ``digits`` significant digits, no exponent, as the page does: 33000."""
     return format(Decimal(f"{value + 0.0:.{digits}g}"), "f")
 
 

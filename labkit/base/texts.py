@@ -11,9 +11,9 @@ def listed(names: Iterable[object], word: str = "and") -> str:
     return f"{', '.join(others)} {word} {last}" if others else last
 
 
-def shorten(text: str, most: int) -> str:
-    """Return text of at most ``most`` characters as it is, else its head, its length, its tail."""
-    if len(text) <= most:
+def shorten(text: str, max_length: int) -> str:
+    """Return a text of up to ``max_length`` characters, else its head, its length and its tail."""
+    if len(text) <= max_length:
         return text
-    half = most // 2
+    half = max_length // 2
     return f"{text[:half]} … [{len(text):,} characters] … {text[-half:]}"

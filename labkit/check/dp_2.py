@@ -120,9 +120,9 @@ def ranks_form_a_group(case: Case, seen: Any) -> Finding:
     for rank, each in enumerate(seen):
         if each["found"] != [rank, case.backend] or each["there"] != everyone:
             found, backend = each["found"]
-            told = f"a rank told that it is rank {rank} of {case.world_size}, on {case.backend}"
+            given = f"a rank told that it is rank {rank} of {case.world_size}, on {case.backend}"
             itself = f"found itself rank {found} in a group of ranks {each['there']}, on {backend}"
-            return f"{told}, {itself}: pass on its rank, world size and backend"
+            return f"{given}, {itself}: pass on its rank, world size and backend"
 
 
 @TASK.claim([ALONE])

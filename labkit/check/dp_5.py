@@ -175,7 +175,7 @@ class _Parts(NamedTuple):
     times: dict[int, dict[int, int]]
 
     def is_sum_of(self, n_parts: int) -> bool:
-        """Return whether it has the parts of so many ranks of one chunk, each once."""
+        """Return whether it has ``n_parts`` ranks' parts of one chunk, each once."""
         return [list(ranks.values()) for ranks in self.times.values()] == [[1] * n_parts]
 
     def lacking(self, rank: int, first_half: bool) -> str:
@@ -193,7 +193,7 @@ class _Parts(NamedTuple):
             parts = [f"{rank}{f' ({times} times)' if times > 1 else ''}" for rank, times in ranks.items()]
             whose = f"parts of ranks {listed(parts)}" if len(parts) > 1 else f"part of rank {parts[0]} alone"
             chunks.append(f"chunk {chunk} with the {whose}")
-        return " plus ".join(chunks) or "numbers that are no rank's"
+        return " plus ".join(chunks) or "numbers that no rank had"
 
 
 def _parts(value: float, n: int) -> _Parts:

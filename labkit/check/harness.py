@@ -38,7 +38,7 @@ words. Everything else is a ``@TASK.remark(CASES)``, written like a claim: where
 a right answer has a warning.
 
 Among the cases may be functions, each of which draws some from a random.Random. Then they differ
-from one check to the next, and what is said of them names the seed. What decides, such as a
+from one check to the next, and findings name the seed. What decides, such as a
 remainder or a third rank, is in every draw or in a case that is written down.
 
 A case is observed once, when a claim first needs it. So a claim may have cases that are only safe,

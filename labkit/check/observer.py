@@ -66,7 +66,7 @@ class Observer(contextlib.ExitStack):
         return f"{case}{drawn}: {text}" if str(case) or drawn else text
 
     def _ranks(self, world_size: int | None) -> Any:
-        """Return so many ranks in a process group, or one without."""
+        """Return ``world_size`` ranks in a process group, or one without."""
         from labkit.launch import WarmRanks
         from labkit.ranks.processes.plan import decide
 

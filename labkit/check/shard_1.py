@@ -1,4 +1,4 @@
-"""shard.1: a ShardedOptimizer trains on three ranks, beside a plain optimizer in one process."""
+"""shard.1: a ShardedOptimizer trains on three ranks, compared with a plain one in one process."""
 
 from __future__ import annotations
 
@@ -225,13 +225,13 @@ TOO_MUCH = {
 def each_parameter_travels_once(case: Training, seen: Any) -> Finding:
     """In a step a rank receives only what other ranks own, each parameter once."""
     sizes = [parameter.nbytes for parameter in case.model().parameters()]
-    most = 3 * (N - 1) * (sum(sizes) / N + max(sizes))  # some pad all shares to one size
+    max_bytes = 3 * (N - 1) * (sum(sizes) / N + max(sizes))  # some pad all shares to one size
     for rank, found in enumerate(seen):
         received: Counter[str] = Counter()  # bytes
         for name, size, peer, _ in found["calls"]:
             times = int(peer != rank) if name == "broadcast" else TIMES.get(name, 1)
             received[name] += int(size * times)
-        if received.total() > most:
+        if received.total() > max_bytes:
             name, _ = received.most_common(1)[0]
             why = TOO_MUCH.get(name.removesuffix("_into_tensor"), "moves more than it has to")
             what = listed(f"{size} bytes by {name}" for name, size in received.items())

@@ -1,4 +1,4 @@
-"""shard.3: an MLP over two ranks, three, and two of three, beside the plain one.
+"""shard.3: an MLP over two ranks, three, and two of three, compared with the plain one.
 
 Looked at are the parts that a rank keeps, outputs, gradients, and what is sent and kept.
 """
@@ -46,26 +46,26 @@ the whole bias of the second layer, and adds it once the sum is there, or the su
 class Mlp:
     """Two linear layers with a gelu in between, of these widths.
 
-    If ``apart``, rank 0 is a process group by itself, and the others are another one.
+    If ``split``, rank 0 is a process group by itself, and the others are another one.
     """
 
     widths: tuple[int, int, int]
     bias: bool = True
     world_size: int = 2
-    apart: bool = False
+    split: bool = False
     frozen: tuple[str, ...] = ()  # names of parameters
 
     def __str__(self) -> str:
         biases = "" if self.bias else ", without biases"
         frozen = f", of which {listed([*self.frozen])} are frozen" if self.frozen else ""
         ranks = f", on {self.world_size} ranks" if self.world_size > 2 else ""
-        groups = ", of which rank 0 is a process group by itself" if self.apart else ""
+        groups = ", of which rank 0 is a process group by itself" if self.split else ""
         return f"with widths {listed([*self.widths])}{biases}{frozen}{ranks}{groups}"
 
     @property
     def together(self) -> list[int]:
         """The ranks of the larger group."""
-        return [*range(int(self.apart), self.world_size)]
+        return [*range(int(self.split), self.world_size)]
 
     def part(self, rank: int) -> tuple[int, int]:
         """Return which part of the layers a rank has, and of how many."""
@@ -74,7 +74,7 @@ class Mlp:
     @contextmanager
     def group(self) -> Iterator[Any]:
         """Give this rank's process group, None for all ranks."""
-        if not self.apart:
+        if not self.split:
             yield None
             return
         first, others = dist.new_group([0]), dist.new_group(self.together)
@@ -209,7 +209,7 @@ def drawn(draw: random.Random) -> list[Mlp]:
     one, other = ((draw.randint(1, 5), 3 * draw.randint(1, 4) + 1, draw.randint(2, 5)) for _ in range(2))
     return [
         Mlp(one, world_size=3, frozen=("first.bias", "second.weight")),
-        Mlp(other, world_size=3, apart=True, frozen=("first.weight", "second.bias")),
+        Mlp(other, world_size=3, split=True, frozen=("first.weight", "second.bias")),
     ]
 
 
@@ -284,7 +284,7 @@ def output_is_that_of_the_plain_layers(case: Mlp, seen: Any) -> Finding:
 
 
 def _other_group(case: Mlp) -> str:
-    return ". Only the ranks of process_group have a part of it" if case.apart else ""
+    return ". Only the ranks of process_group have a part of it" if case.split else ""
 
 
 @TASK.claim(CASES)

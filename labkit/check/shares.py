@@ -108,8 +108,8 @@ def shares_are_even_in_bytes(case: Shares, seen: Any) -> Finding:
     sizes, numels = case.sizes(), [*chain(*case.groups)]
     held = [sum(sizes[n] for n in numbers) for numbers in seen]
     elements = {sum(numels[n] for n in numbers) for numbers in seen}
-    most = min(held) + max(sizes)
-    if max(held) <= most:
+    max_held = min(held) + max(sizes)
+    if max(held) <= max_held:
         return None
     owners = [next(rank for rank in range(case.world_size) if n in seen[rank]) for n in range(len(sizes))]
     in_turns = [n % case.world_size for n in range(len(sizes))]
@@ -122,4 +122,4 @@ def shares_are_even_in_bytes(case: Shares, seen: Any) -> Finding:
         "that is too uneven": True,
     }
     why = next(reason for reason, applies in reasons.items() if applies)
-    return f"ranks have {listed(held)} bytes, and the fullest may have {most}: {why}"
+    return f"ranks have {listed(held)} bytes, and the fullest may have {max_held}: {why}"

@@ -1,8 +1,8 @@
 """Predict what communication costs: messages, collectives, DDP's buckets; and fit a link to times.
 
 links    a link, common links, and what a collective costs on them
-ddp      a data-parallel step: its buckets on one channel, and its terms in three ways to agree
-fsdp     a step with a sharded model, beside a data-parallel one; one layer, sharded or over ranks
+ddp      a data-parallel step: its buckets on one channel, and its terms under three sync methods
+fsdp     a step with a sharded model, and a data-parallel one; a layer, sharded or over ranks
 fit      the link, and the cost of a call, that fit measured times
 memory   what training a model takes of a device, shared out in many ways
 
@@ -16,7 +16,7 @@ tensor:
 A call costs its rank as well: ``host_s``, the seconds beyond α and β in which the rank computes
 nothing. It is 0 unless it is given. Measured on an emulated link it is the emulator's.
 
-Papers often write β for the inverse, the seconds a byte takes; here it is bytes per second, as on a
+Papers often write β for the inverse, the seconds per byte; here it is bytes per second, as on a
 data sheet. Nothing is measured or sent here, and importing this loads neither torch nor numpy,
 since every rank imports it.
 """

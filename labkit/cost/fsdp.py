@@ -27,7 +27,7 @@ class UnitCost(NamedTuple):
     gradient_bytes: int
 
     def times(self, tokens: float) -> UnitCost:
-        """Return the cost of so many tokens, of what has the seconds of one."""
+        """Return the cost of ``tokens`` tokens; ``self`` has the seconds of one."""
         return self._replace(forward_s=tokens * self.forward_s, backward_s=tokens * self.backward_s)
 
 
@@ -141,7 +141,7 @@ class LayerCost(NamedTuple):
 def fsdp_layer(
     n_weights: int, world_size: int, link: Link, weight_bytes: int = 4, gradient_bytes: int = 4
 ) -> LayerCost:
-    """Return the cost of a layer on FSDP, in so many bytes each: 2 all_gather, 1 reduce_scatter."""
+    """Return the cost of a layer on FSDP: two all_gathers and one reduce_scatter."""
     gather, scatter = n_weights * weight_bytes, n_weights * gradient_bytes
     seconds = 2 * collective_s("all_gather", gather, world_size, link)
     seconds += collective_s("reduce_scatter", scatter, world_size, link)

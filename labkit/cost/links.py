@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from labkit.base.checks import check_bytes, check_number, check_seconds, check_world_size, is_whole
+from labkit.base.units import DURATIONS, unit_for
 
 _BANDWIDTH = "bytes per second, more than 0, or math.inf for no limit: write 1 Gb/s as 1e9 / 8"
 
@@ -45,19 +46,16 @@ class Link:
 
     def __str__(self) -> str:
         bandwidth = "no limit" if self.bytes_per_s == math.inf else _scaled(self.bytes_per_s, _BYTE_RATES)
-        facts = f"{bandwidth}, {_scaled(self.latency_s, _DURATIONS)}"
+        facts = f"{bandwidth}, {_scaled(self.latency_s, DURATIONS)}"
         return f"{self.name} ({facts})" if self.name else facts
 
 
-_BYTE_RATES = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0))
-
-_DURATIONS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+_BYTE_RATES = {"GB/s": 1e9, "MB/s": 1e6, "kB/s": 1e3, "B/s": 1.0}
 
 
-def _scaled(value: float, units: Sequence[tuple[str, float]]) -> str:
-    """Write ``value`` in the largest unit that it reaches, or in the smallest: 5e-5 s is 50 µs."""
-    unit, size = next(((unit, size) for unit, size in units if value >= size), units[-1])
-    return f"{value / size:.4g} {unit}"
+def _scaled(value: float, units: Mapping[str, float]) -> str:
+    unit = unit_for(value, units)
+    return f"{value / units[unit]:.4g} {unit}"
 
 
 # Bandwidths are line rates, one direction. TCP in frames of 1500 bytes leaves 1460 of 1538, 95 %,

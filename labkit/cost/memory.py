@@ -92,9 +92,9 @@ class Plan:
     - ``tensor``: that many share out each layer's matrices, as Megatron-LM does.
     - ``pipeline``: that many have layers of their own, with ``micro_batches`` of ``sequences`` each
       in a step, in the order of ``schedule``, "1F1B" or "GPipe".
-    - ``recompute``: which activations the backward pass makes anew instead of keeping them:
+    - ``recompute``: which activations the backward pass recomputes instead of keeping:
       "nothing", "attention" (its matrices: FlashAttention) or "all" (but each layer's input).
-    - ``precision``: "mixed", 2 + 2 + 12 bytes a parameter, or "float32", 4 + 4 + 8.
+    - ``precision``: "mixed", 2 + 2 + 12 bytes per parameter, or "float32", 4 + 4 + 8.
 
     Raises ValueError for anything else.
     """

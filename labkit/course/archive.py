@@ -152,7 +152,7 @@ def _members(source: Path) -> Iterator[list[Member]]:
         yield [Member(file.relative_to(source).as_posix(), functools.partial(file.open, "rb")) for file in files]
         return
     if source.exists() and not source.is_file():
-        raise ValueError("it is no file")
+        raise ValueError("it is not a file")
     if source.stat().st_size > MAX_ARCHIVE_BYTES:
         raise ValueError(f"it has more than {MAX_ARCHIVE_BYTES / 1e6:.0f} MB")
     with contextlib.ExitStack() as stack:
@@ -197,11 +197,11 @@ def _named(members: Sequence[Member], name: str) -> list[Member]:
     return sorted(found, key=lambda each: (f"/{each.name}".endswith(f"/{name}"), -len(each.name)))
 
 
-def _content(member: Member, most: int = MAX_READ_BYTES) -> bytes:
+def _content(member: Member, max_bytes: int = MAX_READ_BYTES) -> bytes:
     with member.open() as opened:
-        content = opened.read(most + 1)  # whatever its header says
-    if len(content) > most:
-        raise ValueError(f"{member.name} in it has more than {most:,} bytes unpacked")
+        content = opened.read(max_bytes + 1)  # whatever its header says
+    if len(content) > max_bytes:
+        raise ValueError(f"{member.name} in it has more than {max_bytes:,} bytes unpacked")
     return content
 
 

@@ -4,7 +4,7 @@ The archive is laid out as https://gradescope-autograders.readthedocs.io asks fo
 runs once, when Gradescope builds the container. ``run_autograder`` runs for each hand-in, in
 ``/autograder``: it judges ``submission/`` and writes ``results/results.json``. What takes longer
 than Gradescope allows ends without a result, so a task may use an equal share of the time that is
-left, and the results are written anew after each.
+left, and the results are rewritten after each.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def write_autograder(out: Path, taught: Course, settings: Settings) -> None:
     Raises ValueError for minutes that Gradescope does not allow, outside a lab, and for a file that
     is there and is not an archive; OSError where nothing can be written.
     """
-    least, most = MINUTES
-    if not least <= settings.minutes <= most:
-        raise ValueError(f"--minutes is {settings.minutes:g}, expected what Gradescope allows: {least} to {most}")
+    low, high = MINUTES
+    if not low <= settings.minutes <= high:
+        raise ValueError(f"--minutes is {settings.minutes:g}, expected what Gradescope allows: {low} to {high}")
     here = lab().folder
     if missing := [name for name in ALSO if not (here / name).is_file()]:
         raise ValueError(f"{here} is not the lab's repository, it has no {missing[0]}: go there")

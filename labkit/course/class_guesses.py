@@ -36,7 +36,7 @@ _BINS = 20  # of a histogram, or a bar for each whole number where there are not
 _Facts = Mapping[str, Any]
 
 
-class Bar(NamedTuple):
+class HistogramBar(NamedTuple):
     """A choice, or a range of numbers, and how many guessed it."""
 
     label: str
@@ -45,13 +45,13 @@ class Bar(NamedTuple):
     right: bool = False  # the choice that the stored run found
 
 
-class Asked(NamedTuple):
+class QuestionSummary(NamedTuple):
     """A question and what the class guessed; places are percents of the axis, from the left."""
 
     notebook: str
     text: Markup
     summary: str
-    bars: list[Bar]
+    bars: list[HistogramBar]
     truth: str
     ticks: Sequence[tuple[float, str]] = ()  # none for choices, as are the next two
     at: float = 0.0
@@ -62,7 +62,7 @@ class Asked(NamedTuple):
 def write_page(folder: Path, out: Path, say: Callable[[str], None] = print) -> bool:
     """Write the page of the archives in ``folder``; return whether all their guesses count.
 
-    What does not count is said first: an archive without guesses or that cannot be read, guesses
+    What does not count comes first: an archive without guesses or that cannot be read, guesses
     for what another edition asks, and those that the question does not allow.
 
     Raises ValueError, before anything is written, where no guess is left, or the lab has no stored
@@ -86,12 +86,12 @@ def write_page(folder: Path, out: Path, say: Callable[[str], None] = print) -> b
         raise ValueError(f"no archive in {folder} has guesses of this edition; {'; '.join(remarks)}")
     for remark in remarks:
         say(f"- {remark}")
-    asked = [
-        _asked(question, questions[name], [guesses[name] for guesses in by_archive if name in guesses], truth[name])
+    summaries = [
+        _summarize(question, questions[name], [guesses[name] for guesses in by_archive if name in guesses], truth[name])
         for name, question in _in_order(questions)
         if name in truth and any(name in guesses for guesses in by_archive)
     ]
-    write_atomically(out, _page(asked, len(by_archive)).encode())
+    write_atomically(out, _page(summaries, len(by_archive)).encode())
     return not remarks
 
 
@@ -149,10 +149,10 @@ def _read_guesses(archive: Path, questions: Mapping[str, _Facts]) -> tuple[dict[
     return ours, left_out
 
 
-def _asks_alike(asked: Any, entry: _Facts) -> bool:
+def _asks_alike(other: Any, entry: _Facts) -> bool:
     """Return whether another edition's question, if it has one, is that of this edition."""
-    return isinstance(asked, dict) and all(
-        [*asked.get(key, ())] == [*entry.get(key, ())] if key == "choices" else asked.get(key) == entry.get(key)
+    return isinstance(other, dict) and all(
+        [*other.get(key, ())] == [*entry.get(key, ())] if key == "choices" else other.get(key) == entry.get(key)
         for key in ("text", "low", "high", "unit", "choices")
     )
 
@@ -167,7 +167,7 @@ def _is_answer(name: str, facts: _Facts, entry: _Facts) -> bool:
 # --- what a question shows ------------------------------------------------------------------------
 
 
-def _asked(asks: tuple[str, Question], entry: _Facts, guesses: Sequence[_Facts], truth: _Facts) -> Asked:
+def _summarize(asks: tuple[str, Question], entry: _Facts, guesses: Sequence[_Facts], truth: _Facts) -> QuestionSummary:
     notebook, question = asks
     given = [facts["guess"] for facts in guesses if facts["guess"] is not None]
     summary = f"{len(given)} {'guess' if len(given) == 1 else 'guesses'}"
@@ -178,21 +178,21 @@ def _asked(asks: tuple[str, Question], entry: _Facts, guesses: Sequence[_Facts],
     if question.choices:
         counts = Counter(given)
         heights = [(choice, counts[choice], choice == answer) for choice in question.choices]
-        most = max([1, *counts.values()])
-        bars = [Bar(choice, n, 100 * n / most, right) for choice, n, right in heights]
-        return Asked(notebook, text, f"{summary}, {counts[answer]} of them right", bars, answer)
+        max_count = max([1, *counts.values()])
+        bars = [HistogramBar(choice, n, 100 * n / max_count, right) for choice, n, right in heights]
+        return QuestionSummary(notebook, text, f"{summary}, {counts[answer]} of them right", bars, answer)
     found = Interval(answer, *(truth.get("between") or (answer, answer)))
     axis = _Axis.of(question, found)
     if given:
         summary += f", median {amount(statistics.median(given), question.unit)}"
-    said = found.text(question.unit).replace(" %", "%").replace(" ×", "×") if found.low < found.high else ""
+    between = found.text(question.unit).replace(" %", "%").replace(" ×", "×") if found.low < found.high else ""
     low, high = axis.place(found.low), axis.place(found.high)
-    return Asked(
+    return QuestionSummary(
         notebook,
         text,
         summary,
         axis.bars(given, question.unit),
-        said or amount(answer, question.unit),
+        between or amount(answer, question.unit),
         axis.ticks(),
         axis.place(found.median),
         (low, high - low),
@@ -229,10 +229,10 @@ class _Axis(NamedTuple):
             return float(self.low * (self.high / self.low) ** share)
         return self.low + (self.high - self.low) * share
 
-    def bars(self, guesses: Sequence[float], unit: str) -> list[Bar]:
+    def bars(self, guesses: Sequence[float], unit: str) -> list[HistogramBar]:
         counts = Counter(min(self.n_bins - 1, int(self.n_bins * self.place(guess) / 100 + 1e-9)) for guess in guesses)
-        most = max([1, *counts.values()])
-        return [Bar(self._label(i, unit), counts[i], 100 * counts[i] / most) for i in range(self.n_bins)]
+        max_count = max([1, *counts.values()])
+        return [HistogramBar(self._label(i, unit), counts[i], 100 * counts[i] / max_count) for i in range(self.n_bins)]
 
     def _label(self, i: int, unit: str) -> str:
         if self.whole:
@@ -263,9 +263,9 @@ def _forgot(entry: _Facts, guesses: Sequence[_Facts]) -> Iterator[tuple[str, str
 # --- the page -------------------------------------------------------------------------------------
 
 
-def _page(asked: Sequence[Asked], n_archives: int) -> str:
+def _page(summaries: Sequence[QuestionSummary], n_archives: int) -> str:
     counts: Counter[str] = Counter()
-    for question in asked:
+    for question in summaries:
         for _, term, n in question.forgot:
             counts[term] += n
     terms = [(words, counts[term]) for term, words in TERMS.items()] + [(OTHER, counts[""])]
@@ -274,5 +274,5 @@ def _page(asked: Sequence[Asked], n_archives: int) -> str:
     )
     colours = {theme: css_colours(theme) for theme in ("light", "dark")}
     return environment.get_template("guesses.html.jinja").render(
-        asked=asked, n_archives=n_archives, terms=terms, colours=colours
+        summaries=summaries, n_archives=n_archives, terms=terms, colours=colours
     )

@@ -1,4 +1,4 @@
-"""Look whether this machine is ready for the lab: each thing ok, a warning or a fault, and advice.
+"""Check whether this machine is ready for the lab: each thing ok, a warning or a fault, and advice.
 
 In a cell everything that differs from machine to machine stands in ``[~ ]``, so the first cell of
 notebook 00 can be compared.
@@ -21,9 +21,9 @@ import psutil
 from labkit.base import chromium, formats, hub, machine
 from labkit.base.course import FILE, CourseError, course
 from labkit.base.lab import check_own
+from labkit.base.units import GIB
 
 OK, WARNING, FAULT = "ok", "warning", "fault"
-GIB = 1 << 30
 MIN_PYTHON, MIN_TORCH = (3, 11), (2, 9)
 NCCL_S = 20.0  # for an all_reduce of two ranks, their start included
 

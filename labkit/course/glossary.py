@@ -4,7 +4,7 @@
 
 The link's title, which hovering over it shows, is the first sentence of the term's entry in
 ``docs/glossary.md``. So authors write plain text, and :func:`link_terms` adds the links whenever a
-notebook is stored (see :mod:`labkit.course.normal_form`), anew each time: they cannot drift.
+notebook is stored (see :mod:`labkit.course.normal_form`), each time again: they cannot drift.
 """
 
 from __future__ import annotations

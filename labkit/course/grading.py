@@ -1,7 +1,7 @@
 """Grade a folder of archives: tables, a page for each student, and a summary of the class.
 
 What was found of an archive is kept in ``results/``, so a run that was stopped goes on from there.
-Points are counted anew each time: other points judge nothing again.
+Points are counted each time: new points need no new judging.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def judge_in_copy(files: Mapping[str, bytes], tasks: Sequence[str], judge: Judge
             written = _write_files(lab, {name: code + own.get(name, b"") for name, code in files.items()})
             result = judge.ask(lab, task)
             if own and not result.passed and result.claims:
-                result = _told(result, [record(other).writes for other in record(task).needs])
+                result = _with_labs_own(result, [record(other).writes for other in record(task).needs])
             if changed := _differences(written, file_hashes(lab)):
                 fault = f"it has changed the lab around it ({changed}), so what its check says does not count"
                 result = replace(result, claims=(), fault=fault)
@@ -124,7 +124,7 @@ def _defined_again(code: str, name: str) -> str:
     )
 
 
-def _told(result: CheckResult, names: Sequence[str]) -> CheckResult:
+def _with_labs_own(result: CheckResult, names: Sequence[str]) -> CheckResult:
     """Return a result whose finding says that the lab's own code was called."""
     *others, last = result.claims
     wrong = f"{last.wrong} (judged with the lab's own {listed(names)})"

@@ -57,9 +57,9 @@ def _breaches_of_number(cells: list[NotebookNode]) -> Iterator[str]:
     begin = next(further, len(cells))
     thread, helping = cells[:begin], cells[begin:]
     limits = (thread, "", MAX_CODE_CELLS), (helping, ' under "Going further"', MAX_FURTHER_CELLS)
-    for part, where, most in limits:
-        if (n_code := sum(cell.cell_type == "code" for cell in part)) > most:
-            yield f"{n_code} code cells{where}, at most {most} are allowed"
+    for part, where, max_cells in limits:
+        if (n_code := sum(cell.cell_type == "code" for cell in part)) > max_cells:
+            yield f"{n_code} code cells{where}, at most {max_cells} are allowed"
 
 
 def _breaches_of_length(code: list[NotebookNode]) -> Iterator[str]:

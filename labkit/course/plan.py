@@ -77,9 +77,9 @@ def _row(folder: Path, name: str, keeps: Kept) -> Row:
     sources = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
     texts = [from_markdown(source, keeps, name) for kind, source in sources if kind == "markdown"]
     code = "\n".join(source for kind, source in sources if kind == "code")
-    asked = {each for found in _NEEDS.findall(code) for each in "".join(found).split()}
+    named = {each for found in _NEEDS.findall(code) for each in "".join(found).split()}
     n_words = sum(len(_LINK_TARGET.sub("]", text).split()) for text in texts)
-    needs = [task for task in TASKS if task in asked and task in keeps]
+    needs = [task for task in TASKS if task in named and task in keeps]
     return Row(
         name, question_in("".join(texts[:1])), needs, -(-n_words // WORDS_PER_MINUTE), run_minutes(folder).get(name), []
     )

@@ -40,7 +40,7 @@ _LABS = re.compile(r"\d\d_\w+\.ipynb")  # a notebook of the lab's, and no copy o
 _NEEDS = re.compile(r"^%%needs (.+)|\bcheck\(\"(.+?)\"", re.MULTILINE)
 
 
-class Request(NamedTuple):
+class SubmitRequest(NamedTuple):
     """What was asked for: see ``labkit submit --help``."""
 
     out: Path
@@ -52,7 +52,7 @@ class Request(NamedTuple):
     notebooks: Sequence[Path] = ()  # of the reader's own
 
 
-def submit(request: Request, say: Callable[[str], None] = print) -> bool:
+def submit(request: SubmitRequest, say: Callable[[str], None] = print) -> bool:
     """Pack the archive, and say what a grader will see. Return whether nothing is left to do.
 
     Raises ValueError or OSError, before anything is run, for what cannot be: a layout without the
@@ -93,14 +93,14 @@ def submit(request: Request, say: Callable[[str], None] = print) -> bool:
     return not remarks and len(passed) == len(request.tasks)
 
 
-def _due(request: Request) -> Iterator[str]:
+def _due(request: SubmitRequest) -> Iterator[str]:
     """Yield by when the parts are due that were packed; nothing is subtracted for late ones."""
     for part in request.course.parts:
         if part.due and not part.points.keys().isdisjoint(request.tasks):
             yield f"{part.name} is due {part.due:%A, %Y-%m-%d %H:%M %Z}."
 
 
-def _next_step(request: Request, wrong: Sequence[str], remarks: Sequence[str]) -> str:
+def _next_step(request: SubmitRequest, wrong: Sequence[str], remarks: Sequence[str]) -> str:
     """Return what to do now, or that nothing is left to do."""
     if wrong:
         others = f" and {len(wrong) - 1} more are" if wrong[1:] else " is"
@@ -113,7 +113,7 @@ def _next_step(request: Request, wrong: Sequence[str], remarks: Sequence[str]) -
     return f"Next: {first} (It is packed all the same. The exit status is 1 until nothing is left to do.)"
 
 
-def _check_request(request: Request, here: Lab) -> None:
+def _check_request(request: SubmitRequest, here: Lab) -> None:
     if request.layout not in assignments.LAYOUTS:
         expected = ", ".join(assignments.LAYOUTS)
         raise ValueError(f"{request.course.file}: there is no layout {request.layout!r}, expected one of: {expected}")
@@ -139,7 +139,7 @@ def _check_request(request: Request, here: Lab) -> None:
 # --- what goes in ---------------------------------------------------------------------------------
 
 
-def _add_notebooks(archive: Archive, request: Request, passed: set[str]) -> None:
+def _add_notebooks(archive: Archive, request: SubmitRequest, passed: set[str]) -> None:
     """Add the lab's notebooks that ask for the tasks, and others that were run: as saved, and as
     HTML. A reader's own, without a number, come along where they are asked for by name."""
     from labkit.course.notebook_html import notebook_html  # loads much
@@ -187,7 +187,7 @@ def _given() -> set[str]:
     return set()
 
 
-def _add_report(archive: Archive, scratch: Path, request: Request) -> None:
+def _add_report(archive: Archive, scratch: Path, request: SubmitRequest) -> None:
     """Add the report where there is one; an assignment's in any case, and as PDF as well."""
     layout = assignments.LAYOUTS[request.layout]
     more = assignments.report_of_glue(archive.lab, request.name) if layout.needs_name else ""
@@ -195,7 +195,7 @@ def _add_report(archive: Archive, scratch: Path, request: Request) -> None:
         written = write_report(REPORT, scratch, pdf=layout.needs_name, more=more)
     except (ReportError, OSError) as error:
         if not layout.needs_name:
-            return  # why there is none is said of its notebook
+            return  # its notebook's warning says why
         archive.warnings.append(f"the report has no figures and tables: {str(error).partition('. ')[0]}")
         try:
             written = write_report(REPORT, scratch, more=more, texts_alone=True)
@@ -206,7 +206,7 @@ def _add_report(archive: Archive, scratch: Path, request: Request) -> None:
         archive.add((request.name or file.stem) + file.suffix, file.read_bytes())
 
 
-def _manifest(request: Request, archive: Archive, results: Sequence[CheckResult]) -> dict[str, Any]:
+def _manifest(request: SubmitRequest, archive: Archive, results: Sequence[CheckResult]) -> dict[str, Any]:
     """Return what the archive says of itself; it names no host, user or path."""
     versions = {each.name: each.version for each in distributions() if each.name in PACKAGES}
     runs = {

@@ -4,6 +4,10 @@ A source is a folder in the form that the data set has on the web; ``"shipped"``
 sentences that come with the lab; or a data set on the Hugging Face hub, ``"hub"`` or
 ``"owner/name"``. ``"auto"`` is the folder that the environment variable ``LABKIT_DATA`` names, else
 what ships. A printed line says which it was.
+
+sources          find a data set, and read its files line by line
+glue             RTE: pairs of which the second sentence may follow from the first
+sentence_pairs   pairs in two languages
 """
 
 from labkit.data.glue import rte

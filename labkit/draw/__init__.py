@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from labkit.draw.picture import Picture, attach, new_axes, save, show
     from labkit.draw.timelines import overlay, timeline
 
-_HOMES = {
+_MODULES = {
     "HATCHES": "palette",
     "PALETTE": "palette",
     "Picture": "picture",
@@ -45,5 +45,5 @@ _HOMES = {
     "timeline": "timelines",
 }
 
-__all__ = list(_HOMES)
-__getattr__ = lazy_names(__name__, _HOMES)
+__all__ = list(_MODULES)
+__getattr__ = lazy_names(__name__, _MODULES)

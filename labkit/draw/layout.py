@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.base.formats import short
+from labkit.base.units import DURATIONS, unit_for
 from labkit.draw.panel import BAR_COLUMNS, EventsPanel, Label, TimeAxis
 from labkit.simulate import measures
 from labkit.trace import EVENT_COLUMNS, LANES
@@ -54,9 +55,9 @@ def time_axis(extent_s: float, time_label: str = "", origin: float = 0.0) -> Tim
     """
     if time_label:
         return TimeAxis(time_label + (f", from {short(origin, 6)} on" if origin else ""), "", 1.0)
-    units = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
-    unit, per_second = next((pair for pair in units if extent_s * pair[1] >= 1), units[-1])
-    return TimeAxis(f"time after {short(origin, 6)} s ({unit})" if origin else f"time ({unit})", unit, per_second)
+    unit = unit_for(extent_s, DURATIONS)
+    label = f"time after {short(origin, 6)} s ({unit})" if origin else f"time ({unit})"
+    return TimeAxis(label, unit, 1 / DURATIONS[unit])
 
 
 def from_start(events: pd.DataFrame, time_label: str = "") -> tuple[pd.DataFrame, TimeAxis]:
@@ -83,7 +84,7 @@ def stack(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, int]:
     return rows, len(free_at)
 
 
-class Part(NamedTuple):
+class LabelledTable(NamedTuple):
     """A table to be drawn, what its lanes are labelled with, and the height of its rows."""
 
     label: str
@@ -91,7 +92,7 @@ class Part(NamedTuple):
     events: pd.DataFrame
 
 
-def lay_out(parts: Sequence[Part], gap: float = GAP, strip: float = 0.0) -> EventsPanel:
+def lay_out(parts: Sequence[LabelledTable], gap: float = GAP, strip: float = 0.0) -> EventsPanel:
     """Return the panel of these tables, a bar per span: by rank, by table, by lane.
 
     Under the bars of each rank, space is left for a ``strip``, and then a ``gap``.

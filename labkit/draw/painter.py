@@ -28,9 +28,9 @@ _SIDE_BY_SIDE: dict[Any, Any] = {tuple: HandlerTuple(ndivide=None, pad=0)}  # fo
 _NARROW_PT = 3.0  # a bar narrower than this has no edge, and no hatching
 _NARROW_OP_PT = 2.0  # the same for ops of a pipeline, which lie side by side; if they are narrow on average, none has
 _HAIR_PT = 0.3  # at least so wide is a bar
-_LETTERS_PT = (5.0, 8.0)  # the least and the largest letters in bars
-_LONG_PT = 7.0  # the least letters of long labels
-_LABEL_PT = 10.5  # the least distance of two labels of ranks
+_LETTERS_PT = (5.0, 8.0)  # the smallest and the largest letters in bars
+_LONG_PT = 7.0  # the smallest letters of long labels
+_LABEL_PT = 10.5  # the smallest distance of two labels of ranks
 _MAX_NUMBERS = 1000  # labels inside bars: with more, drawing slows down and none can be read
 _MARGIN = 0.12  # rows, above the first and below the last
 # In a figure of panels, inches: a row, all rows together at most, titles, an axis, and a line of
@@ -42,7 +42,7 @@ _MAX_TICKS = 20  # of an axis that counts
 _MAX_OUTLINES = 20_000  # bars in an SVG: with more, the file is larger than a picture made of pixels
 
 
-class Look(NamedTuple):
+class SharedLook(NamedTuple):
     """What the panels of a figure share."""
 
     styles: dict[str, Style]  # by name
@@ -50,7 +50,7 @@ class Look(NamedTuple):
     time: TimeAxis
 
     @classmethod
-    def of(cls, panels: Iterable[EventsPanel], time: TimeAxis, colors: Mapping[str, Any] | None = None) -> Look:
+    def of(cls, panels: Iterable[EventsPanel], time: TimeAxis, colors: Mapping[str, Any] | None = None) -> SharedLook:
         bars = pd.concat([panel.bars[["name", "chunk"]] for panel in panels])
         styles = {name: style.on_page() for name, style in styles_of(set(bars["name"]), colors).items()}
         return cls(styles, 1 + max(bars["chunk"], default=0), time)
@@ -81,7 +81,7 @@ def panel_figure(
     if ax is not None and len(axes) != len(panels):
         raise ValueError(f"ax has {len(axes)} axes, expected {len(panels)}: one for each table that is drawn")
     with house_style():
-        look = Look.of(panels, axis, colors)
+        look = SharedLook.of(panels, axis, colors)
         entries = legend_entries(look.styles, look.n_chunks, panels)
         if new := not axes:
             axes = _new_figure(panels, entries, note)
@@ -126,7 +126,7 @@ def across(panels: Sequence[EventsPanel]) -> tuple[float, float]:
     return left, left + 1.01 * ((right - left) or 1e-6)
 
 
-def paint(ax: Axes, panel: EventsPanel, look: Look, extent: tuple[float, float]) -> None:
+def paint(ax: Axes, panel: EventsPanel, look: SharedLook, extent: tuple[float, float]) -> None:
     """Draw a panel on axes that reach over ``extent``, from and to, in seconds.
 
     The title, the name of the time and the legend are the caller's.
@@ -176,18 +176,18 @@ def _add_boxes(ax: Axes, corners: np.ndarray, **look: Any) -> None:
 # --- bars -----------------------------------------------------------------------------------------
 
 
-def _draw_bars(ax: Axes, panel: EventsPanel, look: Look) -> None:
+def _draw_bars(ax: Axes, panel: EventsPanel, look: SharedLook) -> None:
     """Draw one or two collections per name and chunk: thousands of bars cost what one does."""
     bars = panel.bars.assign(bottom=panel.bars["top"] + panel.bars["height"])
     corners = _corners(bars, look.time.per_second)
     width_pt, of_ops = (corners[:, 1, 0] - corners[:, 0, 0]) * points_per_unit(ax)[0], panel.of_ops
     are_wide = of_ops and width_pt.mean() > _NARROW_PT
-    least_pt = _NARROW_PT if not of_ops else _NARROW_OP_PT if are_wide else np.inf
+    min_pt = _NARROW_PT if not of_ops else _NARROW_OP_PT if are_wide else np.inf
     shared = {"zorder": 2, "rasterized": len(bars) > _MAX_OUTLINES}
     groups: dict[Any, Any] = bars.groupby(["name", "chunk"]).groups
     for (name, chunk), chosen in groups.items():
         colour, hatch = look.fill(name, chunk), look.styles[name].hatch
-        wide, narrow = chosen[width_pt[chosen] > least_pt], chosen[width_pt[chosen] <= least_pt]
+        wide, narrow = chosen[width_pt[chosen] > min_pt], chosen[width_pt[chosen] <= min_pt]
         _add_boxes(ax, corners[wide], **look.styles[name]._replace(colour=colour).face(), **shared)
         hair = _narrow_look(colour, hatch, width_pt[narrow] if of_ops else None)
         _add_boxes(ax, corners[narrow], **hair, **shared)
@@ -207,16 +207,16 @@ def _narrow_look(colour: str, hatch: str, op_widths_pt: np.ndarray | None) -> di
     return {"facecolor": colour, "edgecolor": colour, "linewidth": hairs, "snap": False}
 
 
-def _write_labels(ax: Axes, panel: EventsPanel, look: Look) -> None:
-    """Write its label into each bar that is large enough for the least letters.
+def _write_labels(ax: Axes, panel: EventsPanel, look: SharedLook) -> None:
+    """Write its label into each bar that is large enough for the smallest letters.
 
     On a hatching it stands on a ground of the bar's colour.
     """
-    bars, least_pt = panel.bars[panel.bars["label"] != ""], scaled(_LETTERS_PT[0])
+    bars, min_pt = panel.bars[panel.bars["label"] != ""], scaled(_LETTERS_PT[0])
     size = _letters_pt(ax, bars, bars["label"], look)
     if "long" in bars and ((long := _letters_pt(ax, bars, bars["long"], look)) >= scaled(_LONG_PT)).all():
         bars, size = bars.assign(label=bars["long"]), long
-    fits = size >= least_pt
+    fits = size >= min_pt
     if panel.of_ops:  # of a row all ops of a kind have one, or none: the first ten alone would confuse
         fits &= fits.groupby([bars["top"], bars["name"]]).transform("mean") > 0.75
     if fits.sum() > _MAX_NUMBERS:
@@ -233,7 +233,7 @@ def _write_labels(ax: Axes, panel: EventsPanel, look: Look) -> None:
         ax.text(x, y, bar["label"], fontsize=bar["size"], color=text_colour(colour), bbox=ground, **at)
 
 
-def _letters_pt(ax: Axes, bars: pd.DataFrame, labels: pd.Series, look: Look) -> pd.Series:
+def _letters_pt(ax: Axes, bars: pd.DataFrame, labels: pd.Series, look: SharedLook) -> pd.Series:
     """Return how large letters may be for a label to fit into its bar."""
     width_pt, height_pt = points_per_unit(ax)
     room_pt = (bars["right"] - bars["left"]) * look.time.per_second * width_pt
@@ -255,11 +255,13 @@ def _label_rows(ax: Axes, panel: EventsPanel) -> int:
     every = 2 ** max(0, math.ceil(math.log2(scaled(_LABEL_PT) / row_pt)))
     ax.set_yticks([row.at for row in large[::every]], labels=[row.text for row in large[::every]])
     ax.tick_params(axis="y", which="both", length=0)
-    apart_pt = points_per_unit(ax)[1] * np.diff(sorted(row.at for row in small)).min(initial=np.inf)
-    if small and apart_pt >= scaled(_LETTERS_PT[0]):  # or else they would touch
+    spacing_pt = points_per_unit(ax)[1] * np.diff(sorted(row.at for row in small)).min(initial=np.inf)
+    if small and spacing_pt >= scaled(_LETTERS_PT[0]):  # or else they would touch
         ax.yaxis.remove_overlapping_locs = False  # a small word in the middle of a large one's rows is kept
         ax.set_yticks([row.at for row in small], labels=[row.text for row in small], minor=True)
-        ax.tick_params(axis="y", which="minor", labelsize=min(scaled(7.5), apart_pt), labelcolor=on_page(palette.MUTED))
+        ax.tick_params(
+            axis="y", which="minor", labelsize=min(scaled(7.5), spacing_pt), labelcolor=on_page(palette.MUTED)
+        )
         ax.tick_params(axis="y", which="major", pad=12 + scaled(4.6) * max(len(row.text) for row in small))
     return every
 

@@ -128,8 +128,8 @@ def words_of(name: object) -> str:
 def styles_of(names: Collection[str], colors: Mapping[str, Any] | None = None) -> dict[str, Style]:
     """Return style_of each name; where two look alike, the later one takes another hatching.
 
-    ``colors`` are colours by name in place of the lab's. Raises ValueError for a name that is none
-    of these, or something that is no colour.
+    ``colors`` are colours by name in place of the lab's. Raises ValueError for a name that is not
+    one of these, or for anything but a colour.
     """
     order = [*STYLES, *sorted(set(names) - set(STYLES))]
     styles: dict[str, Style] = {}

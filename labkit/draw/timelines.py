@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.base.formats import emulated, short
-from labkit.draw.layout import Part, TimeAxis, from_start, from_zero, lay_out, prepare, time_axis, unit_label
+from labkit.draw.layout import LabelledTable, TimeAxis, from_start, from_zero, lay_out, prepare, time_axis, unit_label
 from labkit.draw.painter import panel_figure
 from labkit.draw.panel import EventsPanel, Label, Mark
 from labkit.schedule import EVENT_NAMES
@@ -65,7 +65,7 @@ def timeline(
         return _last(panel_figure(panels, axis, note, data, ax=ax, colors=colors), ax)
     drawn = prepare(events, "timeline(events)")
     shown, axis = from_start(drawn, time_label)
-    panel = _with_ops(lay_out([Part("", 1.0, shown)]), shown)
+    panel = _with_ops(lay_out([LabelledTable("", 1.0, shown)]), shown)
     if panel.of_ops and (shown["lane"] == "compute").all():
         panel = replace(panel, idle=_idle(panel, shown))
     note, data = emulated(events, note=note), [drawn[list(EVENT_COLUMNS)]]
@@ -103,7 +103,7 @@ def overlay_panel(
     """Return the panel of :func:`overlay`, its axis, and the table that it shows."""
     given = {"predicted": prepare(ideal, "overlay(ideal)"), "measured": prepare(measured, "overlay(measured)")}
     tables = {source: from_zero(table) for source, table in given.items()}
-    panel = lay_out([Part(source, _HEIGHTS[source], table) for source, table in tables.items()])
+    panel = lay_out([LabelledTable(source, _HEIGHTS[source], table) for source, table in tables.items()])
     ends = {source: float(table["end_s"].max()) for source, table in tables.items()}
     axis = time_axis(max(ends.values()), unit_label(ideal, measured))
     marks = [Mark(end, f"{source} end", source == "predicted") for source, end in ends.items()]
@@ -124,7 +124,7 @@ def _several(
         max(float(events["end_s"].max()) for events in steps.values()), time_label or unit_label(*tables.values())
     )
     if all(events["micro_batch"].isna().all() for events in steps.values()):
-        panels = [replace(lay_out([Part("", 1.0, events)]), title=title) for title, events in steps.items()]
+        panels = [replace(lay_out([LabelledTable("", 1.0, events)]), title=title) for title, events in steps.items()]
         data = [events.assign(schedule=title)[["schedule", *EVENT_COLUMNS]] for title, events in steps.items()]
         return panels, axis, data
     pieces = {}
@@ -133,8 +133,8 @@ def _several(
             pieces[title] = pieces_of(events, _end_s(events))
         except ValueError as error:
             raise ValueError(f"timeline(events): {title!r}: {error}") from None
-    most_kept = max(float(each["micro_batches"].max()) for each in pieces.values())
-    panels = [_step_panel(title, events, pieces[title], most_kept, axis) for title, events in steps.items()]
+    max_kept = max(float(each["micro_batches"].max()) for each in pieces.values())
+    panels = [_step_panel(title, events, pieces[title], max_kept, axis) for title, events in steps.items()]
     data = [
         pd.concat([events, pieces[title].assign(name="activations")], ignore_index=True)
         .assign(schedule=title)[["schedule", *EVENT_COLUMNS, "kept"]]
@@ -144,18 +144,16 @@ def _several(
     return panels, axis, data
 
 
-def _step_panel(
-    title: str, events: pd.DataFrame, pieces: pd.DataFrame, most_kept: float, axis: TimeAxis
-) -> EventsPanel:
-    """Return the panel of a step, with strips that are full for ``most_kept`` micro-batches."""
-    panel = _with_ops(lay_out([Part("", 1.0, events)], gap=_GAP, strip=_STRIP), events)
+def _step_panel(title: str, events: pd.DataFrame, pieces: pd.DataFrame, max_kept: float, axis: TimeAxis) -> EventsPanel:
+    """Return the panel of a step, with strips that are full for ``max_kept`` micro-batches."""
+    panel = _with_ops(lay_out([LabelledTable("", 1.0, events)], gap=_GAP, strip=_STRIP), events)
     peaks: dict[int, float] = pieces.groupby("rank")["micro_batches"].max().to_dict()  # type: ignore[assignment]
     return replace(
         panel,
         title=title,
         facts=f"makespan {axis(makespan(events))}   bubble {100 * bubble_fraction(events):z.1f} %",
         idle=_idle(panel, events),
-        strips=_strips_of(pieces, panel, most_kept),
+        strips=_strips_of(pieces, panel, max_kept),
         peaks=[Label(panel.ranks[rank][1] + _STRIP / 2, short(peak)) for rank, peak in peaks.items()],
     )
 
@@ -176,11 +174,11 @@ def _with_ops(panel: EventsPanel, events: pd.DataFrame) -> EventsPanel:
     return replace(panel, bars=panel.bars.assign(long=ops.to_numpy()))
 
 
-def _strips_of(pieces: pd.DataFrame, panel: EventsPanel, most: float) -> pd.DataFrame:
-    """Return the strips under the ranks, full for ``most`` micro-batches."""
+def _strips_of(pieces: pd.DataFrame, panel: EventsPanel, max_kept: float) -> pd.DataFrame:
+    """Return the strips under the ranks, full for ``max_kept`` micro-batches."""
     bottom = np.array([panel.ranks[rank][1] + _STRIP for rank in pieces["rank"]])
     ends = {"left": pieces["start_s"], "right": pieces["end_s"]}
-    share = pieces["micro_batches"] / most
+    share = pieces["micro_batches"] / max_kept
     return pd.DataFrame({**ends, "top": bottom - _STRIP + _ABOVE, "bottom": bottom, "share": share})
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from labkit.explore.timeline import Timeline
     from labkit.explore.worker_queue import record_queue
 
-_HOMES = {
+_MODULES = {
     "Timeline": "timeline",
     "bucket_explorer": "buckets.widget",
     "collectives_explorer": "grids.widget",
@@ -53,5 +53,5 @@ _HOMES = {
     "schedule_puzzle": "puzzle.widget",
 }
 
-__all__ = list(_HOMES)
-__getattr__ = lazy_names(__name__, _HOMES)
+__all__ = list(_MODULES)
+__getattr__ = lazy_names(__name__, _MODULES)

@@ -17,8 +17,8 @@ class Explorer(StaticFallback, ipywidgets.VBox):
     """Controls over a Timeline. Kept outputs (LABKIT_STATIC=1) show its static form instead.
 
     A derived class makes its controls, calls ``super().__init__(rows)`` with them and the
-    ``timeline`` among them, and gives ``static_form``. What goes wrong in a callback that is
-    :meth:`guarded` is said in the Timeline's line, and the explorer lives on.
+    ``timeline`` among them, and gives ``static_form``. If a callback that is :meth:`guarded`
+    fails, the Timeline's line says why, and the explorer lives on.
     """
 
     def __init__(self, rows: Sequence[ipywidgets.Widget], timeline: Timeline):

@@ -66,7 +66,7 @@ class FormExplorer(Explorer):
 
     ``view(recorded, **values)`` returns what to show for the ``values`` of ``controls``;
     ``recorded`` is what real ranks did, None before. ``run`` is a button's label, and what it does
-    to the explorer and returns to be said.
+    to the explorer; that returns the narration.
     Assigning anything but an option raises TraitError.
     """
 

@@ -23,7 +23,7 @@ class RunButtons(ipywidgets.HBox):
     ``stop`` ends the ranks within half a second, or a launch that comes next.
 
     ``action()`` does it, and returns the sentence to ``say`` when it is over. One run at a time:
-    a second start while one is under way only says so. What a task still to do refuses is said
+    a second start while one is under way only says so. If a task is still a TODO, that stands
     beside the button, which the reader has just pressed.
     """
 

@@ -73,12 +73,12 @@ def _n_chunks(panel: Panel) -> int:
 
 
 def _narration(panels: Sequence[Panel], x: float) -> str:
-    told = [(panel.title, text) for panel in panels if (text := panel.narrate(x))]
-    return " ".join(f"{title}: {text}" if len(told) > 1 and title else text for title, text in told)
+    parts = [(panel.title, text) for panel in panels if (text := panel.narrate(x))]
+    return " ".join(f"{title}: {text}" if len(parts) > 1 and title else text for title, text in parts)
 
 
 def styles_message(names: Collection[str], n_chunks: int) -> list[dict[str, Any]]:
-    """Return how the bars of these names look, for so many stages of a rank."""
+    """Return how the bars of these names look, for each of a rank's ``n_chunks`` stages."""
     return [
         {
             "name": name,

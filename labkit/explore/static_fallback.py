@@ -52,7 +52,7 @@ class StaticForm:
 class PagePicture:
     """A page as a picture with its alt text; where no browser takes it, the text alone.
 
-    Why it did not is said on stderr, which no test compares, once.
+    The reason goes to stderr, once: no test compares that.
     """
 
     def __init__(self, page: str, alt: str):

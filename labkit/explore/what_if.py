@@ -23,9 +23,9 @@ _SWITCHES = {  # by cause: what its switch is called, and what happens with the 
     "overhead_s": ("overhead", "No more time passes between two ops of a rank than in the ideal"),
     "core_s": ("waiting for cores", "Each op takes as long as is typical of its stage"),
 }
-_UNTOLD = ("op_time_s", "imbalance_s")
+_NEED_IDEAL = ("op_time_s", "imbalance_s")
 _WITHOUT_IDEAL = (
-    "Op time and imbalance can be told only beside an ideal: Timeline(events, ideal=...). Without one, communication "
+    "Op time and imbalance show only against an ideal: Timeline(events, ideal=...). Without one, communication "
     "and overhead take nothing when they are off."
 )
 _COLUMNS = {"duration_s": "duration", "transfer_s": "transfer", "overhead_s": "overhead"}  # the page's names
@@ -68,7 +68,7 @@ def what_if(
                 "lost": of_rows(losses[cause].seconds),
             }
             for cause, (label, title) in _SWITCHES.items()
-            if ideal is not None or cause not in _UNTOLD
+            if ideal is not None or cause not in _NEED_IDEAL
         ],
         "note": "" if ideal is not None else _WITHOUT_IDEAL,
     }

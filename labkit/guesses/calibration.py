@@ -68,8 +68,8 @@ def calibration() -> MeasuredTable:
         {
             "notebook": notebooks.get(name, ""),
             "question": name,
-            "asked": (asked := _asked(name)).get("text", name),
-            "guess": _in_words(facts["guess"], unit := asked.get("unit", "")),
+            "asked": (question := _question(name)).get("text", name),
+            "guess": _in_words(facts["guess"], unit := question.get("unit", "")),
             "answer": _in_words(facts["answer"], unit),
             "factor": (factor := math.nan if facts.get("undecided") else _factor(facts["guess"], facts["answer"])),
             "times off": max(factor, 1 / factor),
@@ -95,7 +95,7 @@ def notebooks_that_ask() -> dict[str, str]:
     return asked_in
 
 
-def _asked(name: str) -> dict[str, Any]:
+def _question(name: str) -> dict[str, Any]:
     """Return a question as ``questions.toml`` asks it; nothing where that has none of it."""
     try:
         return words("questions", name)
@@ -118,9 +118,9 @@ class GuessesByNotebook:
         lines = []
         for notebook, rows in self._of_notebook.items():
             lines += ["", notebook]
-            for asked, *facts in rows:
+            for question, *facts in rows:
                 named = zip(self._HEADS[1:], facts, strict=True)
-                lines += [f"  {asked}", "    " + " · ".join(f"{head}: {fact}" for head, fact in named if fact)]
+                lines += [f"  {question}", "    " + " · ".join(f"{head}: {fact}" for head, fact in named if fact)]
         return "\n".join(lines[1:])
 
     def _repr_html_(self) -> str:

@@ -68,6 +68,6 @@ class Form(anywidget.AnyWidget):
 
     def _tell(self, fault: str = "") -> None:
         guess = self._guess
-        self.state = {"given": guess.given, "said": guess.in_words(), "final": guess.final, "fault": fault}
+        self.state = {"given": guess.given, "guess": guess.in_words(), "final": guess.final, "fault": fault}
         if self._card:
             self._card.update(self._as_card(), raw=True)

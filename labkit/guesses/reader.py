@@ -115,7 +115,7 @@ class Guess:
         "bytes". For a choice, ``as_if`` says of every choice what speaks for it or against it.
         With ``measured`` the answer comes from this machine, so no test compares it.
 
-        Raises ValueError where nothing could be said but right or wrong, and for another term.
+        Raises ValueError if feedback could be nothing but right or wrong, and for another term.
         """
         text, left_out, term = self._compare(answer, as_if or {}, terms or {})
         undecided, between = False, None

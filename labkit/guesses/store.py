@@ -53,7 +53,7 @@ def _file() -> Path:
 
 
 def keep(name: str, **facts: Any) -> None:
-    """Write facts of a question into the file, beside what it holds already.
+    """Write facts of a question into the file, and keep what it holds already.
 
     In a stored notebook nothing is written, except while an instructor stores it.
     """

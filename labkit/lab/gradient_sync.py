@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.base.formats import MeasuredTable, loss, measured
+from labkit.base.units import MIB
 from labkit.lab.published_results import RTE_ACCURACY, RTE_LOSSES
 from labkit.launch import device
 from labkit.models import bert
@@ -37,7 +38,7 @@ def torch_buckets(model: torch.nn.Module) -> list[list[int]]:
     parameters: list[torch.Tensor] = [*model.parameters()]
     numbers = [*range(len(parameters))]
     found: list[list[int]]
-    found, _ = dist._compute_bucket_assignment_by_size(parameters[::-1], [2**20, 25 * 2**20], [], numbers[::-1])
+    found, _ = dist._compute_bucket_assignment_by_size(parameters[::-1], [MIB, 25 * MIB], [], numbers[::-1])
     return found
 
 

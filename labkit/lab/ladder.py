@@ -20,6 +20,7 @@ from torch import nn
 
 from labkit.base.formats import MeasuredTable, loss, say
 from labkit.base.rendezvous import LOOPBACK_INTERFACE
+from labkit.base.units import MIB
 from labkit.lab.kept_memory import local_part
 from labkit.launch import device, launch
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 Training = tuple[nn.Module, torch.optim.Optimizer, torch.Tensor]
 Wrap = Callable[[nn.Module], nn.Module]
 
-MIB = 2**20
 ROUNDING = 2e-4  # losses are printed with four digits after the point
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler would print when it starts and stops
 _COMMUNICATES = "^gloo:|nccl"
@@ -82,8 +82,8 @@ def first_difference(printed: str, other: str) -> int | None:
     ours, theirs = losses(printed), losses(other)
     if ours.empty or not ours.index.equals(theirs.index):
         raise ValueError(f"{len(ours)} losses and {len(theirs)}, expected those of the same steps")
-    apart = ours.index[(ours - theirs).abs() > ROUNDING]
-    return int(apart[0][0]) if len(apart) else None
+    differ = ours.index[(ours - theirs).abs() > ROUNDING]
+    return int(differ[0][0]) if len(differ) else None
 
 
 def beside(printed: Mapping[int, str], rung: int, before: int) -> MeasuredTable:
@@ -154,7 +154,7 @@ def ops_of(profiler: torch.profiler.profile) -> pd.DataFrame:
 
 
 def communication(ops: pd.DataFrame) -> MeasuredTable:
-    """Return of each step in a profile the ms, and how many per cent of them it communicates.
+    """Return the ms of each step in a profile, and in how many per cent of them it communicates.
 
     A step ends with ``profiler.step()``. *Exposed* is the time in which gloo or NCCL is at work and
     no other op is: on the GPU where there is one, whose kernels the CPU does not wait for.

@@ -1,8 +1,10 @@
 """Count the bytes that live on a rank at every moment of training, by what they are for.
 
-with living_bytes(model, optimizer) as counted:
-    ...                                   # steps of training
-counted.moments                           # a row for each moment
+    with living_bytes(model, optimizer) as counted:
+        ...                                   # steps of training
+    counted.moments                           # a row for each moment
+
+The bytes are those of tensors, not what the allocator holds.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from typing import Any
 
 import pandas as pd
 import torch
+
+from labkit.base.units import MIB
 
 KINDS = ["parameters", "gradients", "optimizer state", "activations"]
 
@@ -72,7 +76,7 @@ class LivingBytes:
         ]
         sizes = [sum(n_bytes for _, n_bytes in storages) for storages in of_kinds]
         self._moments.append([phase, *sizes])
-        if (alive_mib := sum(sizes) / 2**20) > self._device_mib:
+        if (alive_mib := sum(sizes) / MIB) > self._device_mib:
             raise EmulatedOutOfMemory(
                 f"out of memory in {phase} of step {self._number}: {alive_mib:.2f} MiB are alive, and the "
                 f"emulated device has {self._device_mib:g}"
@@ -95,7 +99,7 @@ def mib_after_each(moments: pd.DataFrame) -> pd.DataFrame:
     for number, of_phase in moments.groupby(moments.index // 1):
         phase = of_phase.phase.iloc[0]
         rows[f"step {int(number) // 3 + 1}, {phase}"] = of_phase[[*KINDS, "alive"]].iloc[_AFTER[phase]]
-    return (pd.DataFrame(rows).T.astype(float) / 2**20).round(2)
+    return (pd.DataFrame(rows).T.astype(float) / MIB).round(2)
 
 
 class _Saved:

@@ -1,11 +1,13 @@
 """Let several ways to do a step take turns, and compare them: the one loop behind the notebooks.
 
-def make_ways():  # on every rank
-    ddp = torch.nn.parallel.DistributedDataParallel(network())
-    return {"DDP": partial(step, ddp), "alone": partial(step, network())}
+    def make_ways():  # on every rank
+        ddp = torch.nn.parallel.DistributedDataParallel(network())
+        return {"DDP": partial(step, ddp), "alone": partial(step, network())}
 
-turns = take_turns(make_ways, rounds=9, link=ETHERNET_1G)
-turns.step_s.ratio("DDP", "alone")
+    turns = take_turns(make_ways, rounds=9, link=ETHERNET_1G)
+    turns.step_s.ratio("DDP", "alone")
+
+A step lasts from the first rank's start to the last one's end.
 """
 
 from __future__ import annotations
@@ -173,7 +175,7 @@ class Turns:
         """Milliseconds of a step's parts, medians: a row per way, and last the whole step.
 
         A part is the mean over the way's ranks; *rest* is between the parts, or a rank's wait for
-        the slowest. Spans that begin while another of their rank is open are no part.
+        the slowest. Spans that begin while another of their rank is open are not counted.
         """
         found = {way: pd.DataFrame([*map(_parts, steps)]).fillna(0.0).median() for way, steps in self._steps.items()}
         names = dict.fromkeys(name for parts in found.values() for name in parts.index if name != "rest")

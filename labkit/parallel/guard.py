@@ -22,7 +22,7 @@ from labkit.base.texts import listed
 
 NOT_AVERAGED = (
     "the gradients of the last backward pass are not averaged yet: call finish_gradient_synchronization() after backward() "
-    "and before the optimizer's step; if backward() was interrupted, start the ranks anew"
+    "and before the optimizer's step; if backward() was interrupted, restart the ranks"
 )
 _WRAPPER_OF = WeakTensorKeyDictionary()  # of a parameter, a weak reference to the wrapper that averages its gradient
 _GUARDS: weakref.WeakSet[Guard] = weakref.WeakSet()
@@ -151,7 +151,7 @@ def _first_change(
 def _is_allowed(there: Any, was: Any) -> bool:
     """Return whether it may stand where something else was: no parameter comes or goes with it.
 
-    A tensor that is no parameter is functional_call's, for one call.
+    A tensor that is not a parameter is functional_call's, for one call.
     """
     if isinstance(there, torch.Tensor):
         return not isinstance(there, nn.Parameter)
@@ -175,15 +175,15 @@ def check_unwrapped(module: nn.Module) -> None:
     """Raise ValueError for a module of which a living wrapper has a parameter already, and for a
     lazy layer."""
     if any(wrapper_of(parameter) for parameter in module.parameters()):
-        gc.collect()  # one that nobody has any more is no hindrance
+        gc.collect()  # a wrapper that nobody has any more does not count
     for name, parameter in module.named_parameters():
         if is_lazy(parameter):
             raise ValueError(f"{name} has no shape yet, as its layer is lazy: run a batch through the model first")
         if (wrapper := wrapper_of(parameter)) is not None:
             kind = type(wrapper).__name__
             raise ValueError(
-                f"{name} is in a {kind} already, which averages its gradient: wrap a module once. To wrap it anew, delete that "
-                f"{kind} first (del model), or build the module anew as well"
+                f"{name} is in a {kind} already, which averages its gradient: wrap a module once. To wrap it again, delete that "
+                f"{kind} first (del model), or build a new module as well"
             )
 
 

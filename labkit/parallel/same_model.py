@@ -29,7 +29,7 @@ def forms_of(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]:
 
 
 def take_buffers_from_rank_0(module: torch.nn.Module, forms: dict[str, str]) -> None:
-    """Replace a model's buffers by those of rank 0. ``forms`` is what they were in the beginning.
+    """Replace a model's buffers by those of rank 0. ``forms`` is what they were at the start.
 
     Raises RuntimeError where they have other sizes since then: they may differ between ranks.
     """
@@ -53,7 +53,7 @@ class _Tensor(NamedTuple):
     form: str
 
 
-class _Layout(NamedTuple):
+class _ModelLayout(NamedTuple):
     """What must be the same on all ranks: the tensors, and how many parameters a bucket has."""
 
     tensors: list[_Tensor]
@@ -70,7 +70,7 @@ def check_same_model(module: torch.nn.Module, bucket_sizes: Sequence[int] = ()) 
         _Tensor(name, f"{tuple(t.shape)} {t.dtype}, strides {t.stride()}{', trained' * t.requires_grad}")
         for name, t in [*module.named_parameters(), *module.named_buffers()]
     ]
-    own = _Layout(tensors, [*bucket_sizes])
+    own = _ModelLayout(tensors, [*bucket_sizes])
     layouts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(layouts, own)
     first, nothing = layouts[0], _Tensor("nothing", "no further parameter or buffer")

@@ -71,7 +71,7 @@ def compare(
 
     Arguments:
 
-    - ``build()`` makes the plain module, anew each time. Before that torch, numpy and random are
+    - ``build()`` makes a new plain module each time. Before that torch, numpy and random are
       seeded, alike on all ranks; for ways that take rank 0's weights the other ranks get another
       seed, or a missing broadcast could not be seen.
     - ``batch``: ``(inputs, target)``, each a tensor, or a tuple or dict of what the module takes;
@@ -105,17 +105,29 @@ def compare(
     began = time.perf_counter()
     training = make_training(build, batch, loss, steps, optimizer, dtype, stages, output)
     found = find_ways(ways, training, world_size)
-    with tempfile.TemporaryDirectory(prefix="labkit-parity-") as name:
-        folder = Path(name)
-        cuts = list(dict.fromkeys([WHOLE, *(way.cut for way in found)]))
-        n_stages = max(way.n_stages for way in found)
-        facts: Facts = _on_ranks(find_truth, (training, cuts, n_stages, folder), 1, max(timeout_s, PLAIN_S))
-        if facts.refused:
-            raise ValueError(facts.refused)
+    with tempfile.TemporaryDirectory(prefix="labkit-parity-") as folder:
+        facts, truths = _train_plainly(training, found, Path(folder), max(timeout_s, PLAIN_S))
         training = replace(training, dtype=facts.dtype)
-        truths = {cut: _records(folder / str(i), 0, steps) for i, cut in enumerate(cuts)}
         rows = [_row(training, way, facts, truths, timeout_s) for way in found]
-    return _parity(rows, found, training, facts, world_size, time.perf_counter() - began)
+    _add_torchs_own(rows, found)
+    return _parity(rows, training, facts, world_size, time.perf_counter() - began)
+
+
+Truths = dict[Cut, list[Record]]  # of plain torch, by how it cut the batch
+
+
+def _train_plainly(training: Training, ways: list[Way], folder: Path, timeout_s: float) -> tuple[Facts, Truths]:
+    """Train in plain torch, on the whole batch and by each way's parts. Records lie in ``folder``.
+
+    Raises ValueError for a training that cannot be compared.
+    """
+    __tracebackhide__ = True
+    cuts = list(dict.fromkeys([WHOLE, *(way.cut for way in ways)]))
+    n_stages = max(way.n_stages for way in ways)
+    facts: Facts = _on_ranks(find_truth, (training, cuts, n_stages, folder), 1, timeout_s)
+    if facts.refused:
+        raise ValueError(facts.refused)
+    return facts, {cut: _records(folder / str(i), 0, len(training.batches)) for i, cut in enumerate(cuts)}
 
 
 def _on_ranks(fn: Callable[..., Any], args: tuple[Any, ...], n_ranks: int, timeout_s: float) -> Any:
@@ -132,9 +144,7 @@ def _records(folder: Path, number: int, steps: int) -> list[Record]:
 # --- a way's row ----------------------------------------------------------------------------------
 
 
-def _row(
-    training: Training, way: Way, facts: Facts, truths: dict[Cut, list[Record]], timeout_s: float
-) -> dict[str, Any]:
+def _row(training: Training, way: Way, facts: Facts, truths: Truths, timeout_s: float) -> dict[str, Any]:
     """Run a way on ranks of its own, and return its row of the table."""
     began, failed, found = time.perf_counter(), "", None
     with tempfile.TemporaryDirectory(prefix="labkit-parity-") as name:
@@ -160,13 +170,15 @@ def _row(
 # --- all of them ----------------------------------------------------------------------------------
 
 
-def _parity(
-    rows: list[dict[str, Any]], ways: list[Way], training: Training, facts: Facts, world_size: int, seconds: float
-) -> Parity:
+def _add_torchs_own(rows: list[dict[str, Any]], ways: list[Way]) -> None:
+    """Write into each row how far off the way of torch's is that does the same, if it ran."""
     off = {way.kind.name: row["difference"] for way, row in zip(ways, rows, strict=True) if row["difference"] != ""}
     for way, row in zip(ways, rows, strict=True):
-        beside = way.kind.beside
-        row["torch's own"] = f"{beside} {formats.measured(off[beside])}" if beside and beside in off else ""
+        own = way.kind.torchs_own
+        row["torch's own"] = f"{own} {formats.measured(off[own])}" if own and own in off else ""
+
+
+def _parity(rows: list[dict[str, Any]], training: Training, facts: Facts, world_size: int, seconds: float) -> Parity:
     table = formats.MeasuredTable(rows).set_index("way")
     options = "".join(f", {key}={value}" for key, value in training.options.items())
     steps = len(training.batches)

@@ -41,7 +41,7 @@ class Difference(NamedTuple):
 
 
 class Comparison:
-    """Records beside others, step by step.
+    """Compare records with others, step by step.
 
     ``off`` is the first Difference that rounding does not explain, ``largest`` the largest amount.
     A parameter may differ by as much as the difference of its gradient can move it, which matters

@@ -1,4 +1,4 @@
-"""Train under a way on a rank, and write down each step. What the lab refuses is told apart."""
+"""Train under a way on a rank, and write down each step. A refusal has a type of its own."""
 
 from __future__ import annotations
 

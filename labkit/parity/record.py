@@ -1,4 +1,4 @@
-"""What each rank writes down at each step: in files, so that it is there if the rank dies."""
+"""Write down what each rank has at each step: in files, so that it is there if the rank dies."""
 
 from __future__ import annotations
 

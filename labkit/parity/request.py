@@ -62,11 +62,11 @@ def find_ways(ways: Any, training: Training, world_size: int) -> list[Way]:
     """Return the ways asked for. Raises TypeError or ValueError for one that cannot be."""
     check_counts(world_size=world_size)
     alone = isinstance(ways, str) or callable(ways) or (_is_pair(ways) and isinstance(ways[1], dict))
-    asked = [ways] if alone else list(ways.items() if isinstance(ways, dict) else ways)
-    if not asked:
+    given = [ways] if alone else list(ways.items() if isinstance(ways, dict) else ways)
+    if not given:
         raise ValueError(f"ways is {_short(ways)}, expected at least one of {', '.join(KINDS)}, or a function")
     rows = min(map(rows_of, training.batches))
-    pairs = [each if _is_pair(each) else (each, {}) for each in asked]
+    pairs = [each if _is_pair(each) else (each, {}) for each in given]
     found = [_find(name, options, rows, world_size) for name, options in pairs]
     for way in found:
         if way.cut.n > rows:
@@ -82,30 +82,30 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple | list) and len(value) == 2
 
 
-def _find(asked: Any, options: Any, rows: int, world_size: int) -> Way:
-    if not isinstance(options, dict) or not (isinstance(asked, str) or callable(asked)):
+def _find(way: Any, options: Any, rows: int, world_size: int) -> Way:
+    if not isinstance(options, dict) or not (isinstance(way, str) or callable(way)):
         expected = "expected a name, a function, or a pair of it and a dict of options"
-        raise TypeError(f"a way is {_short(asked)} with options {_short(options)}, {expected}")
-    name = asked if isinstance(asked, str) else getattr(asked, "__name__", type(asked).__name__)
+        raise TypeError(f"a way is {_short(way)} with options {_short(options)}, {expected}")
+    name = way if isinstance(way, str) else getattr(way, "__name__", type(way).__name__)
     kind = KINDS.get(ALIASES.get(name, name))
-    if callable(asked) and not getattr(asked, "__module__", "").startswith(("labkit.", "torch.")):
+    if callable(way) and not getattr(way, "__module__", "").startswith(("labkit.", "torch.")):
         kind = READERS  # whatever its name is; a class of the lab's or of torch's stands for its name
     if kind is None:
         expected = f"expected one of {', '.join(KINDS)}, or a function"
-        raise ValueError(f"there is no way {_short(asked)}{_nearest(name, KINDS)}: {expected}")
+        raise ValueError(f"there is no way {_short(way)}{_nearest(name, KINDS)}: {expected}")
     for option in options:
         if option not in kind.options:
             expected = f"expected {listed(kind.options, 'or')}" if kind.options else "it takes none"
             raise ValueError(f"{name} has no option {option!r}{_nearest(option, kind.options)}: {expected}")
-    said = ", ".join(f"{key}={_value(value)}" for key, value in options.items())
-    label = f"{name}({said})" if said else name
+    options_text = ", ".join(f"{key}={_value(value)}" for key, value in options.items())
+    label = f"{name}({options_text})" if options_text else name
     if kind.pipeline:
         return _pipeline(kind, label, options, rows, world_size)
     if kind is not READERS:
         return Way(kind, label, options, Cut(world_size, draws=True), world_size, shards=True)
     shards, kind = not options.get("whole_batch"), kind._replace(broadcasts=bool(options.get("broadcasts")))
     cut = Cut(world_size, draws=True) if shards else Cut()
-    return Way(kind, label, {"function": asked}, cut, world_size, shards)
+    return Way(kind, label, {"function": way}, cut, world_size, shards)
 
 
 def _pipeline(kind: Kind, label: str, options: dict[str, Any], rows: int, world_size: int) -> Way:

@@ -1,4 +1,4 @@
-"""What is trained, and on what: the same for plain torch and for every way."""
+"""Hold what is trained, and on what: the same for plain torch and for every way."""
 
 from __future__ import annotations
 

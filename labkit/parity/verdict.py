@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from labkit.base import formats
+from labkit.base.texts import listed
 from labkit.launch import LaunchTimeout, RankError
 from labkit.parity.judge import Difference, Judgement
 from labkit.parity.rank import Refused
@@ -15,10 +16,10 @@ from labkit.parity.ways import Way
 def sentence(failed: str, found: Judgement | None, way: Way, facts: Facts, rows: int) -> str:
     """Return what became of a way: what its ranks have written down, and how they have ended."""
     if found is not None and found.off is not None:
-        said = _off(found.off)
+        wrong = _off(found.off)
         if facts.draws and way.n_stages:
-            said += ". The model draws random numbers, and in a pipeline each stage draws its own: set dropout to 0"
-        return f"{said}; then {failed}" if failed else said
+            wrong += ". The model draws random numbers, and in a pipeline each stage draws its own: set dropout to 0"
+        return f"{wrong}; then {failed}" if failed else wrong
     if failed or found is None:
         return failed
     right = "right"
@@ -41,7 +42,7 @@ def _cause(way: Way, facts: Facts, rows: int) -> str:
     sizes = way.cut.sizes(rows)
     causes = []
     if len(set(sizes)) > 1 and way.cut.mean == "parts":
-        causes.append(f"they have {' or '.join(map(str, sorted(set(sizes), reverse=True)))} rows")
+        causes.append(f"they have {listed(sorted(set(sizes), reverse=True), 'or')} rows")
     if facts.batch_norm:
         causes.append("BatchNorm takes its means over a shard")
     if facts.draws:

@@ -30,13 +30,14 @@ class RankTraining(NamedTuple):
 class Kind(NamedTuple):
     """A way by its ``name``: how it starts on a rank, and the options it takes.
 
-    ``beside`` names torch's own. ``broadcasts``: its ranks take rank 0's weights.
+    ``torchs_own`` names the one of torch that does the same. ``broadcasts``: its ranks take rank
+    0's weights.
     """
 
     name: str
     start: Callable[..., RankTraining]
     options: tuple[str, ...] = ()
-    beside: str = ""
+    torchs_own: str = ""
     broadcasts: bool = False
     pipeline: bool = False
 
@@ -217,9 +218,9 @@ _OF_BUCKETS = ("bucket_cap_mb", "comm_hook")
 _OF_DDP = ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph", "broadcast_buffers")
 _OF_SHARDS = ("shard", "compute_dtype", "prefetch")
 _KINDS = [
-    Kind("average_gradients", average_gradients, beside="DDP"),
+    Kind("average_gradients", average_gradients, torchs_own="DDP"),
     Kind("BucketedDataParallel", bucketed, _OF_BUCKETS, "DDP", broadcasts=True),
-    Kind("ShardedOptimizer", sharded_optimizer, beside="ZeroRedundancyOptimizer"),
+    Kind("ShardedOptimizer", sharded_optimizer, torchs_own="ZeroRedundancyOptimizer"),
     Kind("ShardedModel", sharded_model, _OF_SHARDS, "fully_shard", broadcasts=True),
     Kind("Pipe", pipe, ("split_size",), "pipelining", pipeline=True),
     Kind("ScheduledPipeline", scheduled, ("schedule",), "pipelining", pipeline=True),

@@ -2,7 +2,7 @@
 
 The options of a launch come to a LaunchPlan (processes/plan.py), which goes to each rank with its
 number. A call is one message out, (CallerEnvironment, GroupNumber) and the pickled function, and
-one back, Done or Failed. The way of a launch, one class a step:
+one back, Done or Failed. A launch, one class per step:
 
     in the notebook  WarmRanks     notebook/warm_ranks.py      pack a call, unpack the answers
                      RankPool      processes/pool.py           all ranks: start, call, listen, end
@@ -22,7 +22,7 @@ notebook    what a reader works with
     magics                       %ranks and %%ranks
     cells, rank_status, idle     cells that live on ranks, and what becomes of a fault in one
     shell                        a rank's IPython shell, in which cells run
-processes   from the plan to ranks that answer: the way above, and
+processes   from the plan to ranks that answer: the classes above, and
     plan                         the options checked, and what they come to
     diagnosis                    what went wrong in a call: who failed first, where each rank is
     refusals                     what this machine refuses: folders, loopback, its limits
@@ -33,7 +33,9 @@ output      what ranks print and display
     rank_output, cell_output     what they print: reading it, showing it
     rank_tabs                    what their cells display
 faults      what went wrong, and where
-    errors, tracebacks, stacks   what the reader sees of it
+    errors                       what a failed launch raises
+    tracebacks                   a rank's own error, with advice where it has none
+    stacks                       where each rank was when the time was up
     frames                       whose a frame of a stack is
     rank_watch                   when a rank stands still, and where
     thread_wait, side_threads    what its threads wait for, and what they can end

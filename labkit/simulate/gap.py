@@ -38,7 +38,7 @@ def explain_gap(ideal: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     Medians are taken on both sides, so noise that leaves them alone is in core_s. The common factor
     of a kind of op is the median of the stages' factors, of an even number the lower middle one. So
     where one of two stages has slowed down, that is an imbalance, and where all have by the same
-    factor, it is none.
+    factor, it is not.
 
     **The order matters.** A second that is lost twice, because a slow stage hides a slow hop, is
     counted once, with the cause that comes first; and what makes a stage faster, or fills time that

@@ -88,7 +88,7 @@ def explain_idle(schedule: Schedule, events: pd.DataFrame, rank: int, time: floa
     return IdleReasons.of(replay_events(schedule, events), as_text).at(rank, time)
 
 
-class _State(NamedTuple):
+class _RankActivity(NamedTuple):
     """What a rank does: a code of :func:`explain_idle`, its op, and the one it waits for."""
 
     code: str
@@ -124,22 +124,22 @@ class IdleReasons:
         check_number("time", time, lambda time: first - near <= time <= last + near, expected)
         return self._explain(int(rank), time - replay.origin_s)
 
-    def _state(self, rank: int, time: float) -> _State:
+    def _state(self, rank: int, time: float) -> _RankActivity:
         """Return what ``rank`` does at ``time``, in seconds since the run's first op began."""
         replay, ranks = self.replay, self.replay.dependencies.rank
         first, last = bisect_left(ranks, rank), bisect_right(ranks, rank) - 1
         time += ROUNDING * replay.makespan_s  # what begins or ends at this time has begun, or ended
         comes_next = first + int(replay.start_s[first : last + 1].searchsorted(time, side="right"))
         if comes_next > first and replay.end_s[comes_next - 1] > time:
-            return _State("busy", comes_next - 1)
+            return _RankActivity("busy", comes_next - 1)
         if comes_next > last:
-            return _State("done", last)
+            return _RankActivity("done", last)
         needed = replay.dependencies.remote_input[comes_next]
         if needed is not None and replay.end_s[needed] > time:
-            return _State("activation" if self._op(needed).kind == "F" else "gradient", comes_next, needed)
+            return _RankActivity("activation" if self._op(needed).kind == "F" else "gradient", comes_next, needed)
         if needed is not None and self.waited_for[comes_next] == needed:
-            return _State("hop", comes_next, needed)
-        return _State("overhead", comes_next)
+            return _RankActivity("hop", comes_next, needed)
+        return _RankActivity("overhead", comes_next)
 
     def _explain(self, rank: int, time: float) -> Idle:
         """Return the state of ``rank`` with a sentence to read."""

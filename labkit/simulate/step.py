@@ -114,7 +114,7 @@ class _Spans(NamedTuple):
         return np.asarray(inside.any(axis=0))
 
 
-class _Step(NamedTuple):
+class _RankStep(NamedTuple):
     """A step of a rank, with all its spans in order of their start."""
 
     rank: int
@@ -125,7 +125,7 @@ class _Step(NamedTuple):
         return f"in step {self.number} of rank {self.rank}"
 
 
-def _steps(events: pd.DataFrame, what: str, chosen: Iterable[int] | None = None) -> list[_Step]:
+def _steps(events: pd.DataFrame, what: str, chosen: Iterable[int] | None = None) -> list[_RankStep]:
     """Return each rank's steps. Raises as explain_step does; ``what`` names the table."""
     events = check_events(events, what, ["rank", "lane", "name", "step", "start_s", "end_s"])
     events = events.iloc[np.argsort(events["start_s"].to_numpy(dtype=float), kind="stable")]
@@ -139,7 +139,9 @@ def _steps(events: pd.DataFrame, what: str, chosen: Iterable[int] | None = None)
         raise ValueError(f"{what} has {which}, expected some of its steps, {', '.join(map(str, sorted(there)))}")
     spans = _Spans.of(events)
     ranks = sorted({int(each) for each in rank})
-    return [_Step(each, step, _in_step(spans, rank == each, number, step, what)) for step in wanted for each in ranks]
+    return [
+        _RankStep(each, step, _in_step(spans, rank == each, number, step, what)) for step in wanted for each in ranks
+    ]
 
 
 def _in_step(spans: _Spans, of_rank: np.ndarray, number: np.ndarray, step: int, what: str) -> _Spans:
@@ -156,7 +158,7 @@ def _in_step(spans: _Spans, of_rank: np.ndarray, number: np.ndarray, step: int, 
     return found._replace(end_s=np.minimum(found.end_s, end_s))
 
 
-def _check_same_names(predicted: list[_Step], measured: list[_Step]) -> None:
+def _check_same_names(predicted: list[_RankStep], measured: list[_RankStep]) -> None:
     names = {*COMPUTED} & {name for step in predicted for name in step.spans.name}
     if not names:
         raise ValueError(
@@ -180,7 +182,7 @@ def _check_same_names(predicted: list[_Step], measured: list[_Step]) -> None:
 # --- a step as parts ------------------------------------------------------------------------------
 
 
-def _parts(steps: list[_Step]) -> list[list[float]]:
+def _parts(steps: list[_RankStep]) -> list[list[float]]:
     """Return the seconds of each of PARTS, of each rank's steps."""
     joined_s = _all_joined_s(steps)
     return [_parts_of_step(step.spans, joined_s[step.number]) for step in steps]
@@ -196,7 +198,7 @@ def _collectives(sent: _Spans) -> list[Collective]:
     return numbered
 
 
-def _all_joined_s(steps: list[_Step]) -> dict[int, dict[Collective, float]]:
+def _all_joined_s(steps: list[_RankStep]) -> dict[int, dict[Collective, float]]:
     """Return for each step's number when the last rank joined each of its collectives."""
     joined_s: dict[int, dict[Collective, float]] = {}
     for step in steps:

@@ -53,8 +53,8 @@ def _decimals(median: float, low: float, high: float) -> int:
         return 0
     smallest = min((abs(end) for end in (low, high) if end), default=0.0)
     fitting = [1 - math.floor(math.log10(size)) for size in (high - low, smallest) if size]
-    most = 3 - math.floor(math.log10(abs(median))) if median else 3
-    return max(0, min(max(fitting), most)) if high > low else max(0, most)
+    max_decimals = 3 - math.floor(math.log10(abs(median))) if median else 3
+    return max(0, min(max(fitting), max_decimals)) if high > low else max(0, max_decimals)
 
 
 def interval(values: Iterable[float]) -> Interval:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
 
 _clock = time.perf_counter_ns
-_MAX_DRIFT = 1e-3  # seconds a second: clocks differ by less, so more is how late the CPU heard of an event
+_MAX_DRIFT = 1e-3  # seconds per second: clocks differ by less, so more is how late the CPU heard of an event
 
 # --- waiting --------------------------------------------------------------------------------------
 
@@ -49,20 +49,20 @@ def gpus_in_use() -> list[torch.device]:
 # --- events on the CPU's clock --------------------------------------------------------------------
 
 
-class Mark(NamedTuple):
+class GpuMark(NamedTuple):
     """A moment in a stream of a GPU: an event, which compares with those of that GPU alone."""
 
     device: torch.device
     event: Any
 
 
-def mark(device: str | torch.device) -> Mark:
+def mark(device: str | torch.device) -> GpuMark:
     """Record an event on this thread's stream of ``device``. Does not wait for it."""
     import torch
 
     stream, event = torch.cuda.current_stream(device), torch.cuda.Event(enable_timing=True)
     event.record(stream)
-    return Mark(stream.device, event)
+    return GpuMark(stream.device, event)
 
 
 class GpuClock:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from labkit.trace import gpu_time
-from labkit.trace.gpu_time import GpuClock, Mark
+from labkit.trace.gpu_time import GpuClock, GpuMark
 from labkit.trace.table import LABELS, LANES, Row, event_table, rank_events, timings
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class span:  # noqa: N801  (a context manager that reads as a verb)
             for recorder in _recorders:
                 recorder.rows.append(row)
 
-    def _mark(self, of_process: torch.device) -> int | Mark:
+    def _mark(self, of_process: torch.device) -> int | GpuMark:
         device = of_process if self._device is None else self._device
         return gpu_time.mark(device) if str(device).startswith("cuda") else _clock()
 
@@ -199,7 +199,7 @@ class Recorder:
         The times are readings of time.perf_counter_ns.
         """
         self.discard()
-        marks = [moment for row in self.rows for moment in row[-2:] if isinstance(moment, Mark)]
+        marks = [moment for row in self.rows for moment in row[-2:] if isinstance(moment, GpuMark)]
         for mark in marks:
             mark.event.synchronize()
         self._tick({mark.device for mark in marks})
@@ -209,7 +209,7 @@ class Recorder:
         for device in devices:
             self._clocks.setdefault(device, GpuClock(device)).tick()
 
-    def _read(self, moment: int | Mark) -> int:
+    def _read(self, moment: int | GpuMark) -> int:
         return moment if isinstance(moment, int) else self._clocks[moment.device].read(moment.event)
 
 

@@ -26,7 +26,7 @@ NONE_OF_ITS_OWN = "the model's folder has it: give --model-name-or-path alone"
 EVERY_STEP = "the lab prints each step's loss and saves the model at the end: leave it out"
 FLAGS = {
     "max-steps": Elsewhere(
-        ("-1", "0"), "write --iterations, which ends after so many; the learning rate falls over --num-train-epochs"
+        ("-1", "0"), "write --iterations, which ends after that many; the learning rate falls over --num-train-epochs"
     ),
     "warmup-steps": Elsewhere(("0",), "the lab has none, its learning rate falls from the first step on: leave it out"),
     "gradient-accumulation-steps": Elsewhere(

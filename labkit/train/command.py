@@ -41,7 +41,7 @@ MAX_S = 1e8  # three years; a lock takes 292, a date 10,000
 DAY_S = 86400.0  # for ranks that the command starts itself: as long as training takes
 
 
-class Task(NamedTuple):
+class TrainTask(NamedTuple):
     """A task of the command.
 
     - ``in_terminal``: ``train`` where each rank has a terminal of its own.
@@ -64,11 +64,11 @@ TRANSLATE = "Train GPT-2 to translate, German into English or what --languages s
 GLUE = "Train BERT to tell what follows from a text."
 GLUE_IN_TERMINAL = functools.partial(glue, every_rank_prints=True)
 TASKS = {
-    "translate": Task(
+    "translate": TrainTask(
         *(TRANSLATE, TranslateConfig, load, translate, translate, "translate"),
         defaults=lambda: {"languages": [*course().languages]},
     ),
-    "glue": Task(GLUE, GlueFlags, load_glue, glue, GLUE_IN_TERMINAL, own_flags=without_assignment_flags),
+    "glue": TrainTask(GLUE, GlueFlags, load_glue, glue, GLUE_IN_TERMINAL, own_flags=without_assignment_flags),
 }
 
 
@@ -123,7 +123,7 @@ class StartFlags:
         return n_devices * (self.threads or max(1, share))
 
     def by_hand(self, world_size: int) -> ByHand | None:
-        """Return what a process started by hand is told. Raises ValueError for no such rank."""
+        """Return what a process started by hand has to know. Raises ValueError for no such rank."""
         if self.local_rank is None or dist.is_initialized():
             return None
         if self.local_rank >= world_size:
@@ -196,7 +196,7 @@ def parse(argv: Sequence[str]) -> tuple[Any, StartFlags]:
     return _parse(TASKS[name], parser, flags)
 
 
-def _parse(task: Task, parser: Any, flags: list[str]) -> tuple[Any, StartFlags]:
+def _parse(task: TrainTask, parser: Any, flags: list[str]) -> tuple[Any, StartFlags]:
     try:
         config, start = parser.parse_args_into_dataclasses(task.own_flags(flags), look_for_args_file=False)
         if getattr(config, "one_process", False):  # it drives as many devices as --world-size says
@@ -214,7 +214,7 @@ def check_flags(argv: Sequence[str]) -> None:
     _plan(TASKS[name], parser, flags)
 
 
-class Plan(NamedTuple):
+class TrainPlan(NamedTuple):
     """What a command line says: the task's config, and how this process and the ranks start."""
 
     command: str
@@ -243,7 +243,7 @@ class Plan(NamedTuple):
         return trainer.world().rank
 
 
-def _plan(task: Task, parser: Any, flags: list[str]) -> Plan:
+def _plan(task: TrainTask, parser: Any, flags: list[str]) -> TrainPlan:
     """Return what the flags say. Flags that cannot be exit."""
     config, start = _parse(task, parser, flags)
     try:
@@ -256,7 +256,7 @@ def _plan(task: Task, parser: Any, flags: list[str]) -> Plan:
             folder = lab().runs / f"{task.folder}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
             config = replace(config, output_dir=lab().shown(folder))
         command = f"{parser.prog} {shlex.join(flags)}"
-        plan = Plan(command, config, start, world_size, start.by_hand(world_size))
+        plan = TrainPlan(command, config, start, world_size, start.by_hand(world_size))
         config.check_world(world_size)
         if plan.rank == 0 and checked:
             check_output(checked)
@@ -265,7 +265,7 @@ def _plan(task: Task, parser: Any, flags: list[str]) -> Plan:
         return parser.error(str(error))
 
 
-def _run(task: Task, parser: Any, plan: Plan) -> None:
+def _run(task: TrainTask, parser: Any, plan: TrainPlan) -> None:
     """Train as the plan says: start ranks, or be the one that this process is."""
     config, start = plan.config, plan.start
     try:
@@ -287,7 +287,7 @@ def _run(task: Task, parser: Any, plan: Plan) -> None:
     _finish(task, plan, run.values, run.events)
 
 
-def _be_a_rank(task: Task, plan: Plan, data: Any) -> None:
+def _be_a_rank(task: TrainTask, plan: TrainPlan, data: Any) -> None:
     """Train as one rank on the data that rank 0 has read; rank 0 reports what all ranks found."""
     config, start, by_hand = plan.config, plan.start, plan.by_hand
     if by_hand:
@@ -306,7 +306,7 @@ def _be_a_rank(task: Task, plan: Plan, data: Any) -> None:
         _finish(task, plan, *everything)
 
 
-def _finish(task: Task, plan: Plan, results: Sequence[metrics.TrainingResult], events: Any) -> None:
+def _finish(task: TrainTask, plan: TrainPlan, results: Sequence[metrics.TrainingResult], events: Any) -> None:
     """Print the report, and write the results into the folder for them, if there is one."""
     print(metrics.report(metrics.merge(results)))
     if folder := plan.config.output_dir:

@@ -53,8 +53,8 @@ def train_tokenizer(rows: Sequence[Row], vocab_size: int) -> PreTrainedTokenizer
     characters = sorted(set("".join(words)))
     vocabulary = [*MARKS, *characters, *(f"##{character}" for character in characters)]
     if vocab_size < len(vocabulary):
-        least = f"{len(vocabulary)}: marks, and every character"
-        raise ValueError(f"vocab_size is {vocab_size}, expected at least {least}")
+        minimum = f"{len(vocabulary)}: marks, and every character"
+        raise ValueError(f"vocab_size is {vocab_size}, expected at least {minimum}")
     by_frequency = sorted(words, key=lambda word: (-words[word], word))
     whole = [word for word in by_frequency if len(word) > 1]
     vocabulary += whole[: vocab_size - len(vocabulary)]
@@ -80,8 +80,8 @@ def encode(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length: 
     ``max_length`` has no room for three marks and a token of each sentence.
     """
     if max_length < 5:
-        least = "5: three marks, and a token of each sentence"
-        raise ValueError(f"max_length is {max_length}, expected at least {least}")
+        minimum = "5: three marks, and a token of each sentence"
+        raise ValueError(f"max_length is {max_length}, expected at least {minimum}")
     if not rows:
         return []
     first, second = ([row[side] for row in rows] for side in ("sentence1", "sentence2"))

@@ -51,7 +51,7 @@ class GlueConfig:
     - ``weight_decay``, ``adam_epsilon``: of AdamW. Biases and the weights of norms do not decay.
     - ``max_grad_norm``: the gradient's norm is clipped to it, once the ranks have agreed.
     - ``precision``: ``"fp32"``, or ``"bf16"`` for a forward pass under autocast.
-    - ``iterations``: end after so many, on the way to ``epochs``.
+    - ``iterations``: end after this many, on the way to ``epochs``.
     - ``do_train``, ``do_eval``: train; take the accuracy after each epoch.
     - ``output_dir``: a folder for ``steps.csv``, a line for each step as it is taken, for
       ``loss_{rank}.txt``, a line ``iteration loss`` each, and for the trained model. ``quiet``:
@@ -77,7 +77,7 @@ class GlueConfig:
     dropout: bool = option(True, "without it, runs can be compared to the last digit")
     max_grad_norm: float = option(1.0, "norm to which the gradient is clipped")
     precision: str = option("fp32", "of the forward pass", choices=("fp32", "bf16"))
-    iterations: int | None = option(None, "end after so many; None: after all epochs")
+    iterations: int | None = option(None, "end after this many; None: after all epochs")
     do_train: bool = option(True, "train; with neither this nor --do-eval: both")
     do_eval: bool = option(True, "take the accuracy, after each epoch if it trains")
     output_dir: str = option("", "folder for losses, results and the trained model; nothing is kept without")
@@ -297,8 +297,8 @@ def _model(config: GlueConfig, corpus: EntailmentCorpus) -> torch.nn.Module:
     dropout: dict[str, Any] = {"hidden_dropout_prob": rate, "attention_probs_dropout_prob": rate}
     if corpus.model:
         model = models.pretrained_bert(corpus.model, seed=config.seed, **dropout)
-        if (most := model.config.max_position_embeddings) < config.max_length:
-            takes = f"{corpus.model} takes at most {most} tokens"
+        if (max_length := model.config.max_position_embeddings) < config.max_length:
+            takes = f"{corpus.model} takes at most {max_length} tokens"
             raise ValueError(f"max_length is {config.max_length}, but {takes}")
         return model
     shape = {"vocab_size": corpus.vocab_size, "max_position_embeddings": max(config.max_length, 8)}
@@ -338,8 +338,7 @@ def check_same_start(fingerprint: str, config: GlueConfig) -> None:
     dist.all_gather_object(starts, own | {"parameters": fingerprint})
     for name, expected in starts[0].items():
         if different := [rank for rank, start in enumerate(starts) if start[name] != expected]:
-            told = "were told different options"
-            what = "have different parameters" if name == "parameters" else told
+            what = "have different parameters" if name == "parameters" else "were told different options"
             other = f"{starts[different[0]][name]!r} on rank {listed(different)}"
             raise MeetingError(
                 f"the ranks {what}: {name} is {other}, and {expected!r} on rank 0; "

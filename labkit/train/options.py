@@ -36,16 +36,16 @@ def check_options(config: Any, bounds: Mapping[str, tuple[int, int]]) -> None:
     for each in fields(config):
         kinds = get_args(types[each.name]) or (types[each.name],)
         value, expected = getattr(config, each.name), ""
-        least, most = bounds.get(each.name, (1, MAX_COUNT))
+        low, high = bounds.get(each.name, (1, MAX_COUNT))
         if value is None and each.default is None:
             continue
         if int in kinds:
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                expected = f"a whole number, {least} or more"
-            elif value > most:
-                expected = f"at most {most:,}"
-        elif float in kinds and not (0 < value <= sys.float_info.max or value == least):
-            expected = "a finite number, 0 or more" if least == 0 else "a finite number above 0"
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                expected = f"a whole number, {low} or more"
+            elif value > high:
+                expected = f"at most {high:,}"
+        elif float in kinds and not (0 < value <= sys.float_info.max or value == low):
+            expected = "a finite number, 0 or more" if low == 0 else "a finite number above 0"
         elif (choices := each.metadata.get("choices")) and value not in choices:
             expected = f"one of {', '.join(choices)}"
         if expected:

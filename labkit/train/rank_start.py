@@ -41,9 +41,9 @@ INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 class ByHand(NamedTuple):
-    """What each process is told that somebody starts by hand.
+    """What a process has to know that is started by hand.
 
-    ``host`` and ``port`` are where rank 0 listens; all ranks are told the same.
+    ``host`` and ``port`` are where rank 0 listens; the same for all ranks.
     """
 
     rank: int

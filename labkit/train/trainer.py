@@ -27,7 +27,7 @@ from labkit.parallel.devices import training_device
 from labkit.trace import pause, span
 
 LossFunction = Callable[[torch.nn.Module, Any], torch.Tensor]
-RAMP_STEPS = 20  # the learning rate rises for so many steps
+RAMP_STEPS = 20  # in which the learning rate rises
 
 
 # --- all ranks together ---------------------------------------------------------------------------

@@ -39,8 +39,8 @@ def train_tokenizer(pairs: Sequence[dict[str, str]], vocab_size: int) -> Tokeniz
     marks = [PAD, EOS_DE, EOS_EN]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     if vocab_size < len(alphabet) + len(marks):
-        least = f"{len(alphabet) + len(marks)}: {len(alphabet)} bytes and {len(marks)} marks"
-        raise ValueError(f"vocab_size is {vocab_size}, expected at least {least}")
+        minimum = f"{len(alphabet) + len(marks)}: {len(alphabet)} bytes and {len(marks)} marks"
+        raise ValueError(f"vocab_size is {vocab_size}, expected at least {minimum}")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

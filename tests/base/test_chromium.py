@@ -1,4 +1,4 @@
-"""labkit.base.chromium: a browser prints a page; where it cannot, it is said."""
+"""labkit.base.chromium: a browser prints a page; where it cannot, it says so."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The lab is one folder wherever in it one works; outside it is the imported one, as is said."""
+"""The lab is one folder, wherever you work in it; outside, it is the imported one, and says so."""
 
 from __future__ import annotations
 
@@ -102,5 +102,5 @@ def test_a_command_starts_again_with_the_labs_own_labkit_and_says_so(command, ow
     done = subprocess.run(command, capture_output=True, text=True, cwd=own.parent / "notebooks")
     module = "labkit.cli" if command[-1] == "dp.1" else "__main__"
     assert done.stdout.splitlines()[-1] == f"own {module} {command[-1:] if module == '__main__' else command[1:]}"
-    (said,) = done.stderr.splitlines()
-    assert f"using {own}, which is this lab's own, not {Path(labkit.__path__[0])}" in said
+    (printed,) = done.stderr.splitlines()
+    assert f"using {own}, which is this lab's own, not {Path(labkit.__path__[0])}" in printed

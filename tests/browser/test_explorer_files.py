@@ -105,8 +105,8 @@ def test_a_switch_takes_a_loss_away_the_bars_slide_and_it_says_what_is_saved(ope
     switch = page.get_by_role("button", name="communication")
     switch.press("Enter")
     saved = makespan(measured) - makespan(ideal)
-    said = f"Without communication: makespan {makespan(ideal):g}, {saved:g} less than measured, as predicted."
-    expect(page.locator(".lk-narration")).to_have_text(said)
+    words = f"Without communication: makespan {makespan(ideal):g}, {saved:g} less than measured, as predicted."
+    expect(page.locator(".lk-narration")).to_have_text(words)
     expect(page.locator(".lk-legend")).to_contain_text("what if ends")
     axe.check(page, "main")
     right = page.evaluate(f"Array.from({BARS}.right)")

@@ -25,12 +25,12 @@ def test_a_dark_page_is_dark_over_a_light_system_and_its_change_is_heard(page, p
     page.goto("about:blank")
     found = page.evaluate(f"""async () => {{
         {THEME}
-        const heard = [], before = themeNow();
-        const end = onThemeChange(() => heard.push(themeNow()));
+        const themes = [], before = themeNow();
+        const end = onThemeChange(() => themes.push(themeNow()));
         {SAYS[program]};
         await new Promise(requestAnimationFrame);
         end();
-        return [before, themeNow(), heard];
+        return [before, themeNow(), themes];
     }}""")
     assert found == ["light", "dark", ["dark"]]
 

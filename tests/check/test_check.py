@@ -222,12 +222,12 @@ def assign_buckets(*sizes, **options):
 NOT_SENT = "It runs to its end: assign_buckets([4, 4, 4, 4], 8): its process did not send what was "
 
 
-@pytest.mark.parametrize(("code", "said"), [("Trap()", "it gave "), ("send_a_trap()", NOT_SENT)])
-def test_nothing_that_an_answer_gives_is_run_here(code, said, answer, tmp_path):
+@pytest.mark.parametrize(("code", "message"), [("Trap()", "it gave "), ("send_a_trap()", NOT_SENT)])
+def test_nothing_that_an_answer_gives_is_run_here(code, message, answer, tmp_path):
     trap = tmp_path / "opened"
     answer(TRAP.format(path=str(trap), code=code), whole=True)
     (finding,) = check("dp.6").findings
-    assert said in finding and not trap.exists()
+    assert message in finding and not trap.exists()
 
 
 LARGE = {

@@ -62,7 +62,7 @@ WRONG = {
             (GATHER, GATHER.replace("(rank + 1 - step)", "(rank - step)")),
         ),
         "spoils what arrives last": (
-            "chunk 2 is numbers that are no rank's, though what was sent is right",
+            "chunk 2 is numbers that no rank had, though what was sent is right",
             (GATHER, f"{GATHER}\n    chunks[(rank + 2) % world_size].fill_(-1)"),
         ),
         "knows four ranks": (

@@ -185,12 +185,12 @@ def test_the_fit_and_its_errors_are_those_of_numpys_weighted_polyfit(seed):
     assert fit.bytes_per_s_error / fit.bytes_per_s == pytest.approx(slope_error / slope, rel=1e-6)
 
 
-def seconds_of(host_s: float, bytes_per_s: float, asked: list[list[int]]):
+def seconds_of(host_s: float, bytes_per_s: float, measured_sizes: list[list[int]]):
     """Measure all_reduces of two ranks, queued one after the other: the host or the link is the
     limit."""
 
     def measure(sizes):
-        asked.append(list(sizes))
+        measured_sizes.append(list(sizes))
         return pd.DataFrame({size: [max(host_s, 4e-6 + size / bytes_per_s)] * 3 for size in sizes})
 
     return measure
@@ -202,7 +202,7 @@ TRIED = [2**10, 2**14, 2**16, 2**18, 2**20]
 def test_where_the_host_is_the_limit_sizes_grow_until_they_tell_the_bandwidth():
     with pytest.raises(ValueError, match="the times do not grow with the size"):  # as measured at first
         fit_link(TRIED, seconds_of(30e-6, 200e9, [])(TRIED).median().tolist(), world_size=2)
-    seconds = measure_rising(seconds_of(30e-6, 200e9, asked := []), TRIED)
-    assert asked == [TRIED, [*TRIED, 2**22], [*TRIED, 2**22, 2**24]]
+    seconds = measure_rising(seconds_of(30e-6, 200e9, measured_sizes := []), TRIED)
+    assert measured_sizes == [TRIED, [*TRIED, 2**22], [*TRIED, 2**22, 2**24]]
     fit = fit_link([*seconds], seconds.median().tolist(), world_size=2)
     assert 200e9 / 2.5 < fit.bytes_per_s < 2.5 * 200e9  # what the bytes add to the host's time alone, so too much

@@ -95,11 +95,11 @@ def test_guesses_that_do_not_count_are_named_first_and_leave_the_others(lab, cap
     hand_in(lab, "forged", later="<b>me</b>", few=5)
     (lab / "handed_in/broken.zip").write_bytes(b"no archive")
     assert cli.main(["guesses", "handed_in", "--out", "handed_in/guesses.html"]) == 1
-    said = capsys.readouterr().out
-    assert "- broken cannot be read as an archive" in said
-    assert "- none has no guesses: labkit submit --with-guesses packs them" in said
-    assert "- old: left out later: its edition asks something else there, or nothing\n" in said
-    assert "- forged: left out later, few: the guess is not one that the question allows\n" in said
+    printed = capsys.readouterr().out
+    assert "- broken cannot be read as an archive" in printed
+    assert "- none has no guesses: labkit submit --with-guesses packs them" in printed
+    assert "- old: left out later: its edition asks something else there, or nothing\n" in printed
+    assert "- forged: left out later, few: the guess is not one that the question allows\n" in printed
     ratio, later = page_of(lab)("section")
     assert "3 guesses" in ratio.p.text and "1 guess," in later.p.text and "From 3 archives" in page_of(lab).p.text
 

@@ -12,8 +12,9 @@ import torch
 
 from labkit import cli
 from labkit.base import machine
+from labkit.base.units import GIB
 from labkit.course import doctor as doctor_module
-from labkit.course.doctor import FAULT, GIB, OK, WARNING, Diagnosis, Fact, doctor
+from labkit.course.doctor import FAULT, OK, WARNING, Diagnosis, Fact, doctor
 from labkit.launch import LaunchTimeout
 
 NAMES = ["Python", "torch", "GPUs", "NCCL", "CPU cores", "memory", "shared memory", "Jupyter", "Chromium", "hub"]

@@ -125,8 +125,10 @@ TAUGHT = Course("Buckets", (Part("One", (), {"dp.6": 10, "pipe.2": 10}),))
 
 def grade(folder: Path, **options) -> tuple[bool, list[str]]:
     """Whether all could be graded, and what was said."""
-    said = list[str]()
-    return grade_folder(Request(folder, **{"course": TAUGHT, "out": folder / "grades", **options}), said.append), said
+    printed = list[str]()
+    return grade_folder(
+        Request(folder, **{"course": TAUGHT, "out": folder / "grades", **options}), printed.append
+    ), printed
 
 
 @pytest.fixture
@@ -184,8 +186,8 @@ def test_one_broken_empty_or_huge_archive_never_touches_the_rest(tmp_path, judge
     for name in ("note.txt", "guesses.html"):  # the second is from labkit guesses
         (tmp_path / name).write_text("")
     (tmp_path / "._ada.zip").write_bytes(b"")  # as macOS leaves it
-    complete, said = grade(tmp_path, jobs=2)
-    assert complete and "left out, because they are not .zip, .tar.gz or .tgz: note.txt" in said
+    complete, printed = grade(tmp_path, jobs=2)
+    assert complete and "left out, because they are not .zip, .tar.gz or .tgz: note.txt" in printed
     found = rows(tmp_path / "grades")
     assert {name: row["points"] for (name, task), row in found.items() if task == "total"} == {
         **{"ada": "20", "bob": "16.67"},
@@ -202,7 +204,7 @@ def test_one_broken_empty_or_huge_archive_never_touches_the_rest(tmp_path, judge
     ]:
         assert says in found[name, "total"]["first_finding"]
     assert "Bad CRC-32" in found["crc", "total"]["first_finding"]
-    assert "it is no file" in found["pipe", "total"]["first_finding"]
+    assert "it is not a file" in found["pipe", "total"]["first_finding"]
     assert str(tmp_path) not in (tmp_path / "grades/grades.csv").read_text()
 
 
@@ -229,8 +231,8 @@ def test_each_archive_has_its_row_whatever_it_is_called_and_nothing_is_overwritt
     assert names == sorted([*ODD.values(), "alice.ZIP"])
     for kind in ("results/*.json", "students/*.md"):
         assert len(list((tmp_path / "grades").glob(kind))) == len(ODD) + 1
-    _, said = grade(tmp_path)
-    assert said[0] == f"{len(ODD) + 1} of {len(ODD) + 1} are graded already" and len(judged_names) == len(ODD)
+    _, printed = grade(tmp_path)
+    assert printed[0] == f"{len(ODD) + 1} of {len(ODD) + 1} are graded already" and len(judged_names) == len(ODD)
 
 
 def test_what_is_graded_is_not_graded_again_unless_its_archive_changes(tmp_path, judged_names):
@@ -239,10 +241,10 @@ def test_what_is_graded_is_not_graded_again_unless_its_archive_changes(tmp_path,
     grade(tmp_path)
     assert sorted(judged_names) == ["# right of ada", "# right of bob"]
     put(tmp_path, "bob", "# wrong")
-    _, said = grade(tmp_path, course=TAUGHT._replace(parts=(Part("One", (), {"dp.6": 30, "pipe.2": 10}),)))
-    assert judged_names[2:] == ["# wrong of bob"] and said[0] == "1 of 2 are graded already"
+    _, printed = grade(tmp_path, course=TAUGHT._replace(parts=(Part("One", (), {"dp.6": 30, "pipe.2": 10}),)))
+    assert judged_names[2:] == ["# wrong of bob"] and printed[0] == "1 of 2 are graded already"
     seed = int((tmp_path / "grades/results/seed").read_text())
-    assert said[1].startswith(f"cases are drawn with seed={seed}, for all alike")
+    assert printed[1].startswith(f"cases are drawn with seed={seed}, for all alike")
     assert rows(tmp_path / "grades")["ada", "total"]["points"] == "40"  # points are counted anew
     (tmp_path / "grades/results/ada.json").write_text("half of")
     grade(tmp_path)
@@ -256,8 +258,8 @@ def test_what_is_graded_is_not_graded_again_unless_its_archive_changes(tmp_path,
 def test_a_fault_of_this_machine_costs_no_student_points_and_is_tried_again(tmp_path, judged_names):
     put(tmp_path, "ada", "# refused")
     put(tmp_path, "bob")
-    complete, said = grade(tmp_path)
-    assert not complete and "ada could not be graded, so run this again: no process for it" in said
+    complete, printed = grade(tmp_path)
+    assert not complete and "ada could not be graded, so run this again: no process for it" in printed
     assert {name for name, _ in rows(tmp_path / "grades")} == {"bob"}
     grade(tmp_path)
     assert judged_names.count("# refused of ada") == 2 and judged_names.count("# right of bob") == 1
@@ -294,8 +296,8 @@ def test_names_come_from_the_lms_and_students_of_one_name_have_rows_of_their_own
         put(tmp_path, name)
     tar_of(tmp_path, "hopper_9_10_submission.tar.gz", {"./lab/labkit/dp.py": b"# right, in a tar file\n"})
     (tmp_path / "notes").mkdir()
-    _, said = grade(tmp_path)
-    assert said[0] == "left out, because they are not .zip, .tar.gz or .tgz: notes"
+    _, printed = grade(tmp_path)
+    assert printed[0] == "left out, because they are not .zip, .tar.gz or .tgz: notes"
     found = {name: row for (name, task), row in rows(tmp_path / "grades").items() if task == "total"}
     alans = {f"turingalan_{each}.zip" for each in ("LATE_5_6_submission-1", "7_8_submission")}
     assert {*found} == {"Ada Lovelace", "Jürgen, O'Neil", "Eve", "Bob", "hopper", *alans}
@@ -359,10 +361,10 @@ def test_the_summary_says_what_was_wrong_how_often_and_counts_what_is_still_to_d
     for name, first in {"ada": "# right", "bob": "# wrong", "eve": "# wrong", "kim": "# todo"}.items():
         put(tmp_path, name, first)
     (tmp_path / "lea.zip").write_bytes(b"")
-    _, said = grade(tmp_path)
-    assert "4 archives have 10 to 20 of 20 points: mean 15.8, median 16.67" in "\n".join(said)
-    assert re.search(r"^dp.6 +1 +2 +1 +5.8 of 10", "\n".join(said), re.MULTILINE)
-    assert f"   2 × dp.6: {record('dp.6').claims[-1].text}" in said and said[-1] == "1 could not be read: lea"
+    _, printed = grade(tmp_path)
+    assert "4 archives have 10 to 20 of 20 points: mean 15.8, median 16.67" in "\n".join(printed)
+    assert re.search(r"^dp.6 +1 +2 +1 +5.8 of 10", "\n".join(printed), re.MULTILINE)
+    assert f"   2 × dp.6: {record('dp.6').claims[-1].text}" in printed and printed[-1] == "1 could not be read: lea"
 
 
 def test_two_graders_do_not_write_into_one_folder_at_once(tmp_path, judged_names):

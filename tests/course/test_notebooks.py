@@ -202,8 +202,8 @@ def test_an_executed_notebook_is_in_normal_form_and_its_kernel_was_not_to_be_rea
     assert [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"] == list(range(1, 12))
     assert notebook.metadata == {"kernelspec": normal_form.KERNEL, "language_info": {"name": "python"}}
     assert "0.7627" in notebook.cells[5].outputs[0].data["text/plain"]
-    said, lines = (output.data for output in notebook.cells[7].outputs)  # an output for each call of say
-    assert "labkit-measured" in said["text/html"] and said["text/plain"].startswith("4 ranks took [~ ")
+    sentence, lines = (output.data for output in notebook.cells[7].outputs)  # an output for each call of say
+    assert "labkit-measured" in sentence["text/html"] and sentence["text/plain"].startswith("4 ranks took [~ ")
     assert lines["text/plain"] == "one\ntwo"
     assert notebook.cells[8].outputs[0].text == "ipc 1\n"
     pictures = notebook.cells[9].outputs  # the picture once, not a second time by matplotlib

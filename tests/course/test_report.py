@@ -137,12 +137,12 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("name", "cells", "said"), WRONG.values(), ids=WRONG.keys())
-def test_a_wrong_notebook_is_refused_with_its_fault_and_nothing_is_written(lab, capsys, name, cells, said):
+@pytest.mark.parametrize(("name", "cells", "messages"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_notebook_is_refused_with_its_fault_and_nothing_is_written(lab, capsys, name, cells, messages):
     folder = lab(cells())
     assert cli.main(["report", name]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("labkit report: ") and all(words in error for words in said)
+    assert error.startswith("labkit report: ") and all(words in error for words in messages)
     assert [path.name for path in folder.iterdir()] == ["notebooks"]
 
 

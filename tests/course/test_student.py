@@ -218,9 +218,9 @@ def test_with_git_only_tracked_files_go_along_and_git_ignores_what_notebooks_wri
 
 
 def ignored(folder: Path) -> list[str]:
-    asked = [*WRITTEN_BY_NOTEBOOKS, "labkit/dp.py", "figures/explorers/a.png"]
+    paths = [*WRITTEN_BY_NOTEBOOKS, "labkit/dp.py", "figures/explorers/a.png"]
     return subprocess.run(
-        ["git", "-C", str(folder), "check-ignore", *asked], capture_output=True, text=True
+        ["git", "-C", str(folder), "check-ignore", *paths], capture_output=True, text=True
     ).stdout.split()
 
 

@@ -50,8 +50,8 @@ def lab(tmp_path, monkeypatch):
     return folder
 
 
-def request(lab: Path, **options) -> submission.Request:
-    return submission.Request(
+def request(lab: Path, **options) -> submission.SubmitRequest:
+    return submission.SubmitRequest(
         **{"out": lab.parent / "mine.zip", "course": course(), "layout": "labkit", "tasks": ["pipe.2"], **options}
     )
 
@@ -131,8 +131,8 @@ def test_it_packs_whole_files_and_what_the_student_made_and_no_other_file(lab, c
     assert nothing_left and lines[-1] == "Nothing is left to do: hand in mine.zip."
     (lab / "notebooks/questions.toml").write_text("[how]")
     more = submitted(lab, capsys, with_guesses=True, notebooks=[lab / "notebooks/mine.ipynb"])[2]
-    asked = {"guesses.json", "notebooks/questions.toml", "notebooks/mine.ipynb", "notebooks/mine.html"}
-    assert {*more.namelist()} == {*expected, *asked}
+    requested = {"guesses.json", "notebooks/questions.toml", "notebooks/mine.ipynb", "notebooks/mine.html"}
+    assert {*more.namelist()} == {*expected, *requested}
 
 
 def test_the_manifest_names_versions_hashes_checks_and_no_person_or_place(lab, capsys, monkeypatch):
@@ -166,9 +166,9 @@ def test_it_does_not_complain_of_normal_work(what, lab, capfd):
     (lab / "notebooks/01_a.ipynb").write_text(notebook(*NORMAL[what]))
     os.utime(lab / "notebooks/01_a.ipynb", (1, 1))  # saved before dp.py was edited for another task
     assert submission.submit(request(lab))
-    said = capfd.readouterr()
-    assert said.out.splitlines()[-1] == "Nothing is left to do: hand in mine.zip." and not said.err
-    assert "\n- " not in said.out
+    printed = capfd.readouterr()
+    assert printed.out.splitlines()[-1] == "Nothing is left to do: hand in mine.zip." and not printed.err
+    assert "\n- " not in printed.out
 
 
 def test_what_is_left_to_do_is_said_in_a_line_each_and_the_last_line_says_what_is_next(lab, capsys, monkeypatch):
@@ -217,8 +217,8 @@ def test_a_course_has_its_tasks_files_and_due_dates_and_the_archive_names_it(lab
     needs_what_is_given = ran('%%needs dp.1\ncheck("pipe.2")', 1)
     (lab / "notebooks/08_a.ipynb").write_text(notebook(needs_what_is_given))
     assert cli.main(["submit"]) == 0
-    said = capsys.readouterr().out
-    assert "Clocks is due Sunday, 2027-02-28 23:59 UTC-05:00." in said and "Nothing is left to do" in said
+    printed = capsys.readouterr().out
+    assert "Clocks is due Sunday, 2027-02-28 23:59 UTC-05:00." in printed and "Nothing is left to do" in printed
     with zipfile.ZipFile(lab / "submission.zip") as members:
         assert {name for name in members.namelist() if name.endswith(".py")} == {"labkit/pipe.py"}
         manifest = json.loads(members.read("manifest.json"))

@@ -66,14 +66,14 @@ def test_a_question_is_a_sentence_and_what_a_guess_forgets_is_a_term(name):
 
 def test_each_answer_gives_the_numbers_that_the_words_need():
     """By the keywords of each reveal, whose guess is looked up where it was asked."""
-    asked = {}
+    question_of = {}
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         code = (c["source"] for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code")
-        asked |= dict(re.findall(r"(\w+) = guess\(\"(\w+)\"", "\n".join(map("".join, code))))
+        question_of |= dict(re.findall(r"(\w+) = guess\(\"(\w+)\"", "\n".join(map("".join, code))))
     answered = list(calls("reveal"))
     assert answered
     for call in answered:
-        entry = QUESTIONS[asked[call.args[0].id]]
+        entry = QUESTIONS[question_of[call.args[0].id]]
         models = entry.get("wrong", {}) | entry.get("parts", {})
         needed = {name for name, each in models.items() if "would_be" not in each}
         given = {keyword.arg for keyword in call.keywords}
@@ -99,8 +99,8 @@ def test_a_value_in_the_file_is_what_the_arithmetic_of_its_notebook_gives():
 @pytest.mark.skipif("largest" not in QUESTIONS and bool(course().file), reason="this course leaves out 07")
 def test_the_words_about_gpt_3_have_the_numbers_of_the_table():
     total = memory.memory_table().set_index("model").total
-    said = {name: text.rstrip(" GiB.").split()[-1] for name, text in QUESTIONS["largest"]["choices"].items()}
-    near = {name: float(number) for name, number in said.items() if name != "175B"}
+    fields = {name: text.rstrip(" GiB.").split()[-1] for name, text in QUESTIONS["largest"]["choices"].items()}
+    near = {name: float(number) for name, number in fields.items() if name != "175B"}
     assert near == pytest.approx({name: total[name] for name in near}, rel=0.03)
 
 
@@ -133,9 +133,9 @@ def test_the_sentence_that_comes_is_the_one_that_a_made_up_run_decides(name, mon
     for branch, low, high in ((branch, *each) for branch, intervals in ends.items() for each in intervals):
         for than in (1.0, 0.25):
             found = Interval(than * (low + high) / 2, than * low, than * high)
-            said = {"found": found.text(), "than": f"{than:g}"} | dict.fromkeys(numbers, "3.25")
-            assert str(conclusion(name, found, than=than, **numbers)) == filled(CONCLUSIONS[name][branch], said)
+            fields = {"found": found.text(), "than": f"{than:g}"} | dict.fromkeys(numbers, "3.25")
+            assert str(conclusion(name, found, than=than, **numbers)) == filled(CONCLUSIONS[name][branch], fields)
 
 
-def filled(text: str, said: dict[str, str]) -> str:
-    return re.sub(r"\{(\w+)\}", lambda field: said[field[1]], text)
+def filled(text: str, fields: dict[str, str]) -> str:
+    return re.sub(r"\{(\w+)\}", lambda field: fields[field[1]], text)

@@ -85,17 +85,17 @@ HUB = [
 def test_a_name_on_the_hub_goes_straight_to_datasets(read, rows, source, name, tmp_path, monkeypatch, capsys):
     import datasets
 
-    real, asked = datasets.load_dataset, []
+    real, loaded = datasets.load_dataset, []
     write(tmp_path / "hub", {"train.jsonl": text(*map(json.dumps, rows))})
 
     def load_dataset(repository, split, **options):
-        asked.append((repository, options))
+        loaded.append((repository, options))
         return real(str(tmp_path / "hub"), split=split)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     found = read("train", source)
     assert found == read("train", found.source) == rows
-    assert asked == [name, name]
+    assert loaded == [name, name]
     assert f"2 sentence pairs from the hub: {name[0]}\n" in capsys.readouterr().out
 
 
@@ -134,7 +134,7 @@ def test_two_other_languages_are_read_from_files_or_columns_named_by_them_in_the
 
 
 @pytest.mark.parametrize(
-    ("languages", "said"),
+    ("languages", "message"),
     [
         (("sv", "en"), "what ships with the lab is German and English, not sv and en: name a folder"),
         (("en",), "languages are 'en', expected two codes"),
@@ -142,9 +142,9 @@ def test_two_other_languages_are_read_from_files_or_columns_named_by_them_in_the
         (("e/n", "de"), "languages are 'e/n de', expected two codes"),
     ],
 )
-def test_languages_that_are_not_two_or_not_there_are_refused(languages, said, monkeypatch):
+def test_languages_that_are_not_two_or_not_there_are_refused(languages, message, monkeypatch):
     monkeypatch.delenv("LABKIT_DATA", raising=False)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         data.translation("train", "auto", languages)
 
 
@@ -173,9 +173,9 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("read", "files", "said"), REFUSALS)
-def test_what_is_malformed_or_not_there_is_named_with_its_file_and_line(read, files, said, tmp_path):
-    with pytest.raises((ValueError, FileNotFoundError), match=said):
+@pytest.mark.parametrize(("read", "files", "message"), REFUSALS)
+def test_what_is_malformed_or_not_there_is_named_with_its_file_and_line(read, files, message, tmp_path):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
         read("train", write(tmp_path, files))
 
 

@@ -35,12 +35,12 @@ def test_a_curve_has_measured_points_in_order_and_a_dashed_prediction():
 
 
 def test_what_was_emulated_stands_under_bars_and_curves_and_only_there():
-    for said in ("", "emulated link: SLOW"):
+    for emulated in ("", "emulated link: SLOW"):
         results, sweep = RESULTS.assign(), SWEEP.assign()
-        results.attrs = sweep.attrs = {"emulated": said} if said else {}
+        results.attrs = sweep.attrs = {"emulated": emulated} if emulated else {}
         ax = bars(results[:2], group="setting", value="time_s", note="By hand.")
         labels = ax.get_xlabel(), curve(sweep, x="batch", y="time_s").get_xlabel()
-        assert "By hand" in labels[0] and ["emulated link: SLOW" in label for label in labels] == 2 * [bool(said)]
+        assert "By hand" in labels[0] and ["emulated link: SLOW" in label for label in labels] == 2 * [bool(emulated)]
         assert [bar.get_height() for bar in ax.patches] == [12.0, 15.0] and ax.get_legend() is None  # without series
 
 

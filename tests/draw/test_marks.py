@@ -51,7 +51,7 @@ def test_a_guess_of_a_group_lies_across_its_bars_and_no_others():
 
 
 @pytest.mark.parametrize(
-    ("guess", "place", "error", "said"),
+    ("guess", "place", "error", "message"),
     [
         ("GPipe", {"x": 1}, TypeError, "the guess is 'GPipe', expected a number: a choice has no place"),
         (True, {"x": 1}, TypeError, "the guess is True"),
@@ -62,9 +62,9 @@ def test_a_guess_of_a_group_lies_across_its_bars_and_no_others():
         (1, {"group": "3 devices"}, ValueError, "no group '3 devices'; the groups are 1 device, 2 devices"),
     ],
 )
-def test_what_has_no_place_in_the_picture_is_refused_and_nothing_drawn(guess, place, error, said):
+def test_what_has_no_place_in_the_picture_is_refused_and_nothing_drawn(guess, place, error, message):
     ax = results()
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         mark_guess(ax, guess, **place)
     assert not marks(ax)
 

@@ -5,76 +5,76 @@ import { Messages } from "../../labkit/explore/browser/messages.js";
 
 const LONG_MS = 60_000;
 
-// A kernel that finishes what it is told to; heard has what was told of it, in order.
+// A kernel that finishes what it is told to; events has the calls of the handlers, in order.
 function connected(t) {
   mock.timers.enable({ apis: ["setTimeout"] });
   t.after(() => mock.timers.reset());
-  const heard = [];
+  const events = [];
   const [statuses, sent] = [[], []];
   const transmit = (message, { iopub }) => {
     if (message === "to a dead kernel") throw new Error("Kernel is dead");
     sent.push(message);
     statuses.push((execution_state) => iopub.status({ content: { execution_state } }));
   };
-  const hears = Object.fromEntries(["busy", "free", "lost"].map((what) => [what, () => heard.push([what])]));
-  return { messages: new Messages(transmit, hears), heard, statuses, sent };
+  const handlers = Object.fromEntries(["busy", "free", "lost"].map((what) => [what, () => events.push([what])]));
+  return { messages: new Messages(transmit, handlers), events, statuses, sent };
 }
 
-test("of a message that is answered in a moment nobody hears that the kernel is busy", (t) => {
-  const { messages, heard, statuses } = connected(t);
+test("a kernel that answers in a moment is not called busy", (t) => {
+  const { messages, events, statuses } = connected(t);
   messages.send("a");
   statuses[0]("busy"); // at work on it
-  assert.deepEqual(heard, []);
+  assert.deepEqual(events, []);
   statuses[0]("idle");
   mock.timers.tick(LONG_MS);
-  assert.deepEqual(heard, [["free"]]);
+  assert.deepEqual(events, [["free"]]);
 });
 
 test("while messages wait the kernel is busy, and free only after the last of them", (t) => {
-  const { messages, heard, statuses } = connected(t);
+  const { messages, events, statuses } = connected(t);
   messages.send("a");
   messages.send("b");
   mock.timers.tick(LONG_MS);
   statuses[0]("idle");
-  assert.deepEqual(heard, [["busy"], ["busy"]]);
+  assert.deepEqual(events, [["busy"], ["busy"]]);
   statuses[1]("idle");
-  assert.deepEqual(heard.at(-1), ["free"]);
+  assert.deepEqual(events.at(-1), ["free"]);
 });
 
 test("a kernel that answers out of order is not busy for ever", (t) => {
-  const { messages, heard, statuses } = connected(t);
+  const { messages, events, statuses } = connected(t);
   messages.send("a");
   messages.send("b");
   statuses[1]("idle");
   statuses[0]("idle");
   mock.timers.tick(LONG_MS);
-  assert.ok(heard.every(([what]) => what === "free"));
+  assert.ok(events.every(([what]) => what === "free"));
 });
 
 test("a kernel that has gone is lost, not busy, and says so of each message", (t) => {
-  const { messages, heard } = connected(t);
+  const { messages, events } = connected(t);
   messages.send("a");
   messages.lose();
   messages.send("b");
   mock.timers.tick(LONG_MS);
-  assert.deepEqual(heard, [["lost"], ["lost"]]);
+  assert.deepEqual(events, [["lost"], ["lost"]]);
 });
 
 test("a message that cannot be sent says that the kernel is lost", (t) => {
-  const { messages, heard } = connected(t);
+  const { messages, events } = connected(t);
   messages.send("to a dead kernel");
   mock.timers.tick(LONG_MS);
-  assert.deepEqual(heard, [["lost"]]);
+  assert.deepEqual(events, [["lost"]]);
 });
 
 test("of what is asked while the kernel is busy only the latest is sent, and then", (t) => {
-  const { messages, heard, statuses, sent } = connected(t);
+  const { messages, events, statuses, sent } = connected(t);
   for (const message of ["a", "b", "c"]) messages.ask(message);
   assert.deepEqual(sent, ["a"]);
   statuses[0]("idle");
-  assert.deepEqual([sent, heard, messages.isWaiting], [["a", "c"], [], true]);
+  assert.deepEqual([sent, events, messages.isWaiting], [["a", "c"], [], true]);
   statuses[1]("idle");
-  assert.deepEqual([heard, messages.isWaiting], [[["free"]], false]);
+  assert.deepEqual([events, messages.isWaiting], [[["free"]], false]);
 });
 
 test("of each control the latest is sent, however many were moved while the kernel was busy", (t) => {
@@ -91,10 +91,10 @@ test("of each control the latest is sent, however many were moved while the kern
 });
 
 test("a message that waits for its turn says that the kernel is busy, one that a later one replaced does not", (t) => {
-  const { messages, heard } = connected(t);
+  const { messages, events } = connected(t);
   messages.ask({ control: "m", text: "a" });
   mock.timers.tick(LONG_MS);
   for (const text of ["b", "c"]) messages.ask({ control: "m", text });
   mock.timers.tick(LONG_MS);
-  assert.deepEqual(heard, [["busy"], ["busy"]]);
+  assert.deepEqual(events, [["busy"], ["busy"]]);
 });

@@ -87,9 +87,9 @@ def test_without_a_browser_one_sentence_says_so(capsys):
     static_fallback._say_once.cache_clear()
     for _ in range(2):
         schedule_puzzle(1).static_form().picture()
-    said = capsys.readouterr().err
-    assert said.startswith("labkit: words and a table stand for a picture: there is no Chromium here; python -m")
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("labkit: words and a table stand for a picture: there is no Chromium here; python -m")
+    assert printed.count("\n") == 1
 
 
 def test_after_the_widget_come_alt_text_and_table_for_where_there_is_no_kernel_and_nothing_is_drawn(

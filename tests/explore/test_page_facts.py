@@ -1,4 +1,4 @@
-"""What the page finds out about a run, in node, beside what Python finds out about the same one.
+"""What the page finds out about a run, in node, against what Python finds out about the same one.
 
 Facts are compared, never words: which op, why it waits and for which other, how long, what is
 critical, what is kept.
@@ -163,7 +163,7 @@ def test_of_measured_runs_the_page_finds_the_facts_that_python_finds(runs):
 
 
 def a_pipeline(data):
-    schedule = data.draw(schedules(most_ranks=6, most_micro_batches=9))
+    schedule = data.draw(schedules(max_ranks=6, max_micro_batches=9))
     n, chunks = len(schedule.ops), schedule.n_stages // len(schedule.ops)
     times = {key: [data.draw(eighths) for _ in range(data.draw(st.sampled_from([1, n])))] for key in "FIW"}
     hop = data.draw(st.just(0.0) | eighths)

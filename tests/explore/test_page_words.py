@@ -93,13 +93,16 @@ def test_where_stages_are_threads_nothing_is_called_a_rank():
     threads = by_stage(simulate(gpipe(2, 3), forward=1.1).assign(rank=0))
     timeline = Timeline(threads, ideal=simulate(gpipe(2, 3)))
     form = timeline.static_form()
-    said = [
+    sentences = [
         timeline.scene["alt"],
         form.table.to_string(),
         *(label.get_text() for label in form.draw().get_yticklabels()),
     ]
-    said += itertools.chain(*words(threads, ideal=simulate(gpipe(2, 3)), at=[0, 1.5]).values())
-    assert not re.search("rank", "".join(said), re.IGNORECASE) and "stage 0, stage 0" not in "".join(said).lower()
+    sentences += itertools.chain(*words(threads, ideal=simulate(gpipe(2, 3)), at=[0, 1.5]).values())
+    assert (
+        not re.search("rank", "".join(sentences), re.IGNORECASE)
+        and "stage 0, stage 0" not in "".join(sentences).lower()
+    )
     assert re.search("rank", "".join(words(simulate(gpipe(2, 3)))["idle"]))
 
 

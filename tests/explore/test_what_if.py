@@ -51,8 +51,8 @@ def disturbed(schedule, random):
     """A run in which each stage is slow by a factor of its own, and each op late by chance."""
     factor = [random.uniform(1.0, 1.5) for _ in range(schedule.n_stages)]
 
-    def some(most):
-        return lambda op: random.choice([0.0, random.uniform(0.0, most)])
+    def some(max_s):
+        return lambda op: random.choice([0.0, random.uniform(0.0, max_s)])
 
     def seconds(op):
         return at_stage(TIMES, op) * factor[op.stage] + some(0.5)(op)
@@ -109,13 +109,13 @@ def test_it_says_what_is_saved_and_when_nothing_is_left_to_save():
     ideal = simulate(schedule, 1, 2)
     measured = table_of(schedule, play(schedule, lambda op: at_stage(TIMES, op), lambda op: 0.25))
     (found,) = replays((measured, ideal, [["communication"], ["overhead"], ["overhead", "op time"]]))
-    told = [each["narration"] for each in found["replays"]]
+    sentences = [each["narration"] for each in found["replays"]]
     assert (
-        told[0]
+        sentences[0]
         == f"Without communication: makespan 15 s, {makespan(measured) - 15:g} s less than measured, as predicted."
     )
-    assert told[1] == f"Without overhead: makespan {makespan(measured):g} s, as measured."
-    assert told[2].startswith("Without op time and overhead: ")
+    assert sentences[1] == f"Without overhead: makespan {makespan(measured):g} s, as measured."
+    assert sentences[2].startswith("Without op time and overhead: ")
 
 
 def test_without_an_ideal_a_measured_run_has_the_switches_that_can_be_told_and_says_which_cannot():
@@ -123,7 +123,7 @@ def test_without_an_ideal_a_measured_run_has_the_switches_that_can_be_told_and_s
     times = play(schedule, lambda op: at_stage(TIMES, op), lambda op: 0.25, lambda op: 0.125)
     (found, simulated) = replays((table_of(schedule, times), None, [LABELS[2:]]), (simulate(schedule), None, []))
     assert found["switches"] == LABELS[2:]
-    assert "Op time and imbalance can be told only beside an ideal" in found["note"]
+    assert "Op time and imbalance show only against an ideal" in found["note"]
     assert found["replays"][0]["makespan"] == pytest.approx(makespan(simulate(schedule, 1, 2)))
     assert simulated["switches"] is None
 

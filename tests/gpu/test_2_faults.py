@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from labkit.base.rendezvous import free_port
 from labkit.launch import LaunchTimeout, RankError, device
 from labkit.trace import span
 
@@ -187,8 +187,7 @@ with joined(ByHand(rank, 2, port=port), backend, timeout_s=20.0) as device:  # N
 
 
 def test_of_two_processes_started_by_hand_the_failing_one_says_why_and_the_other_ends(rig, measured, noted):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     environments = [os.environ | variables for variables in rig.launch(network_variables).values]
     command = [sys.executable, "-c", BY_HAND]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

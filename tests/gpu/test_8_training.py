@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 
+from labkit.base.rendezvous import free_port
 from labkit.launch import launch
 from labkit.train.glue_task import GlueConfig, glue, load_glue
 
@@ -28,8 +28,7 @@ def test_every_way_to_agree_trains_bert_alike_on_nccl():
 
 
 def test_a_process_started_by_hand_takes_its_gpu_and_nccl(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     flags = ["--data-dir", "shipped", "--model=", "--limit", "64", "--limit-eval", "16", "--epochs", "1"]
     flags += ["--world-size", "1", "--local-rank", "0"]
     command = [sys.executable, "-m", "labkit.train", "glue", *flags, "--master-port", str(port)]

@@ -16,7 +16,7 @@ from labkit.trace import gpu_time, spans
 class FakeGpus:
     """Two GPUs, on which all is done as soon as it is queued.
 
-    Each has a clock of its own, which loses ``slow`` seconds a second against the CPU's. That one
+    Each has a clock of its own, which loses ``slow`` seconds per second against the CPU's. That one
     moves when the test says :meth:`sleep`. ``events`` has the number of the GPU of each event,
     ``waited`` of each synchronize. As CUDA has it, a new thread's current device is 0.
     """

@@ -24,16 +24,16 @@ eighths = st.integers(1, 32).map(lambda n: n / 8)  # seconds that add up without
 
 
 @st.composite
-def schedules(draw, most_ranks=4, most_micro_batches=6):
-    n_ranks = draw(st.integers(1, most_ranks))
-    n_micro = draw(st.integers(1, most_micro_batches))
+def schedules(draw, max_ranks=4, max_micro_batches=6):
+    n_ranks = draw(st.integers(1, max_ranks))
+    n_micro = draw(st.integers(1, max_micro_batches))
     if draw(st.integers(0, 6)) == 0:
         return interleaved(n_ranks, n_ranks * draw(st.integers(1, 2)), draw(st.integers(1, 3)))
     return draw(st.sampled_from(MAKERS))(n_ranks, n_micro)
 
 
 @st.composite
-def random_schedules(draw, ranks=None, most_stages=6, most_micro_batches=4):
+def random_schedules(draw, ranks=None, max_stages=6, max_micro_batches=4):
     """Draw any schedule of so many ``ranks``, or 1 to 4, that can run, however odd.
 
     Stages are on any ranks, backward passes whole or split, in any order.
@@ -43,7 +43,7 @@ def random_schedules(draw, ranks=None, most_stages=6, most_micro_batches=4):
     """
     chance = Random(draw(st.integers(0, 2**32 - 1)))
     n_ranks = ranks or draw(st.integers(1, 4))
-    n_stages, n_micro = draw(st.integers(n_ranks, most_stages)), draw(st.integers(1, most_micro_batches))
+    n_stages, n_micro = draw(st.integers(n_ranks, max_stages)), draw(st.integers(1, max_micro_batches))
     home = [*range(n_ranks), *(chance.randrange(n_ranks) for _ in range(n_stages - n_ranks))]
     chance.shuffle(home)
     needs = {Op("F", s, i): {Op("F", s - 1, i)} if s else set() for s in range(n_stages) for i in range(n_micro)}

@@ -15,10 +15,10 @@ from labkit.trace import event_table
 def test_the_host_cost_is_the_median_row_less_the_links_time_for_each_call(monkeypatch, latency_s, expected_s):
     """Rows of ten calls that take 9, 10 and 40 s; on two ranks a call waits for two latencies."""
     rows = [(0, "comm", "row of calls", None, None, None, None, None, 0.0, seconds) for seconds in (9.0, 10.0, 40.0)]
-    asked = []
+    launches = []
     monkeypatch.setattr(
-        host_cost, "launch", lambda *_, **options: asked.append(options) or SimpleNamespace(events=event_table(rows))
+        host_cost, "launch", lambda *_, **options: launches.append(options) or SimpleNamespace(events=event_table(rows))
     )
     link = Link(latency_s, 1e18)
     assert host_cost.host_cost_s(link, calls=10) == pytest.approx(expected_s)
-    assert [each.get("link") for each in asked] == [link]
+    assert [each.get("link") for each in launches] == [link]

@@ -93,13 +93,13 @@ def test_01_the_mean_of_shard_gradients_is_the_gradient_of_the_batch_where_shard
 NUMBERS = 240_000  # float32: of a tensor, or of a model's gradients
 
 
-def sent(agree) -> int:
+def sent(sync_gradients) -> int:
     model = nn.Linear(NUMBERS, 1, bias=False)
     model.weight.grad = torch.ones_like(model.weight)
-    agree(model)  # connects, which sends something too
+    sync_gradients(model)  # connects, which sends something too
     dist.barrier()
     with traffic.observe() as seen:
-        agree(model)
+        sync_gradients(model)
     return seen.sent_bytes
 
 
@@ -180,14 +180,14 @@ def quickest_steps_s(steps: int = 4) -> dict[str, float]:
     wrapped = dp.BucketedDataParallel(model, bucket_cap_mb=0.03)
     later = nn.Sequential(*(Layer() for _ in range(LAYERS)))
     for _ in range(steps):
-        for way, trained, agree in (
+        for way, trained, sync_gradients in (
             ("overlap", wrapped, wrapped.finish_gradient_synchronization),
             ("after backward", later, lambda: dp.average_gradients(later)),
         ):
             dist.barrier()
             began = time.perf_counter()
             trained(torch.zeros(1, requires_grad=True)).sum().backward()
-            agree()
+            sync_gradients()
             times[way].append(time.perf_counter() - began)
     return {way: min(each) for way, each in times.items()}
 

@@ -36,7 +36,7 @@ def also_to_do():
 
 def filled():
     # TODO dp.4 (about 2 lines, 3 minutes): Do it. And once you have done it,
-    # look whether it is done.
+    # check whether it is done.
     total = len("for")  # mine: is it < 4?
     # in the end
     return total

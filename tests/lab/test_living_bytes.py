@@ -51,4 +51,4 @@ def test_on_an_emulated_device_the_block_ends_where_more_is_alive_and_says_so(ca
     highest = counted_steps().alive[:2.9].max()  # of the first step
     moments = counted_steps(device_mib=highest / 2**20)
     assert moments.alive.iloc[-1] > highest and moments.index[-1] >= 3
-    assert "out of memory in" in (said := capsys.readouterr().out) and "of step 2" in said
+    assert "out of memory in" in (printed := capsys.readouterr().out) and "of step 2" in printed

@@ -93,6 +93,6 @@ def test_emulated_ranks_are_told_once_beside_an_emulated_link_and_not_in_the_nex
 
     link = Link(1e-3, 1e7, "SLOW")
     run, after = (ranks(3, link=link).run(function) for function in (some_are_emulated, none_is))
-    for said in (f"emulated link: {link}", SAID):
-        assert run.header.count(said) == run.timings.attrs["emulated"].count(said) == 1
+    for words in (f"emulated link: {link}", SAID):
+        assert run.header.count(words) == run.timings.attrs["emulated"].count(words) == 1
     assert SAID not in after.header and after.timings.attrs["emulated"] == f"emulated link: {link}"

@@ -106,20 +106,20 @@ def wrapped_twice() -> list[str]:
     module = net()
     first = BucketedDataParallel(module)
     trunk = nn.Sequential(module[0], nn.Linear(4, 1).double())
-    said = [error_of(partial(BucketedDataParallel, each)) for each in (module, trunk, first)]
+    errors = [error_of(partial(BucketedDataParallel, each)) for each in (module, trunk, first)]
     train(first)  # it has taken no harm
     del first
-    return [*said, error_of(lambda: train(BucketedDataParallel(module)))]
+    return [*errors, error_of(lambda: train(BucketedDataParallel(module)))]
 
 
 def copies() -> list[str]:
     model = BucketedDataParallel(net())
     train(model)
-    said = []
+    errors = []
     for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert torch.equal(copied.eval()(rows(0)), model(rows(0)))
-        said.append(error_of(lambda copied=copied: backward(copied.train())))
-    return said
+        errors.append(error_of(lambda copied=copied: backward(copied.train())))
+    return errors
 
 
 def test_training_in_eval_mode_second_wrappers_and_trained_copies_are_refused(ranks):
@@ -128,10 +128,10 @@ def test_training_in_eval_mode_second_wrappers_and_trained_copies_are_refused(ra
 
     for in_eval, twice, copied in ranks(2).run(all_of_them).values:
         assert "2.bias requires a gradient, and it was frozen" in in_eval
-        assert all("is in a BucketedDataParallel already, which averages its gradient" in said for said in twice[:3])
+        assert all("is in a BucketedDataParallel already, which averages its gradient" in error for error in twice[:3])
         assert twice[3] == "no error"
         assert all(
-            "this is a copy of a wrapper" in said and "BucketedDataParallel(model.module)" in said for said in copied
+            "this is a copy of a wrapper" in error and "BucketedDataParallel(model.module)" in error for error in copied
         )
 
 

@@ -1,4 +1,4 @@
-"""Records beside plain torch: what counts as rounding, what is named, and which verdict comes
+"""Records against plain torch: what counts as rounding, what is named, and which verdict comes
 first."""
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ BY_COUNTS = [*MAKERS, lambda n, m: interleaved(n, m, 2)]
 
 small = st.integers(1, 5)
 micro = st.integers(1, 14)
-any_schedule = schedules(most_ranks=5, most_micro_batches=14)
+any_schedule = schedules(max_ranks=5, max_micro_batches=14)
 Spans = dict[Op, tuple[float, float]]
 
 

@@ -13,9 +13,9 @@ CAUSES = ["op_time_s", "imbalance_s", "communication_s", "overhead_s", "core_s"]
 UNIT = {"forward": 1.0, "backward": 2.0, "input_grad": 1.0, "weight_grad": 1.0}
 
 
-def disturbed(schedule, times, random, most=1.0):
+def disturbed(schedule, times, random, max_s=1.0):
     """A run in which everything takes as much longer than ``times`` as chance will have it."""
-    drawn = {op: [random.uniform(0.0, most) for _ in range(3)] for op in ops_of(schedule)}
+    drawn = {op: [random.uniform(0.0, max_s) for _ in range(3)] for op in ops_of(schedule)}
     durations = {op: at_stage(times, op) * (0.7 + drawn[op][0]) for op in drawn}
     return play(schedule, durations.get, lambda op: drawn[op][1], lambda op: 0.3 * drawn[op][2])
 

@@ -107,5 +107,5 @@ def test_what_was_lost_is_found_in_its_part_alone(changed, part, difference_s):
 )
 def test_the_largest_difference_is_told_with_its_part_as_a_fact_of_the_run(differences_s, sentence):
     table = pd.DataFrame({"part": ["compute", "waiting", "communication", "host"], "difference_s": differences_s})
-    told = largest_difference(table)
-    assert sentence in told and told.startswith("[~") and told.endswith("]")
+    found = largest_difference(table)
+    assert sentence in found and found.startswith("[~") and found.endswith("]")

@@ -51,7 +51,7 @@ def test_word_and_number_of_a_verdict_come_from_the_data(times, word, unit):
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda: interval([1.0] * 5), "got 5 values, expected at least 6"),
         (lambda: interval([1.0] * 6 + [math.nan]), "not a finite number"),
@@ -59,6 +59,6 @@ def test_word_and_number_of_a_verdict_come_from_the_data(times, word, unit):
         (lambda: verdict("threads", [0.0, *ONE[1:]], "one", ONE), "not positive"),
     ],
 )
-def test_too_few_values_and_what_is_no_pair_or_no_time_are_refused(call, said):
-    with pytest.raises(ValueError, match=said):
+def test_too_few_values_and_what_is_no_pair_or_no_time_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
         call()

@@ -76,11 +76,11 @@ def test_its_last_line_says_where_how_many_steps_are(name: str, signal_to: str, 
     done = program.ended()
     assert done.returncode == (1 if signal_to == "a rank" else 130) and "Traceback" not in done.stderr
     last = done.stderr.splitlines()[-1]
-    told = re.search(rf"{ends}.*; the run's first (?:(\d+) steps are|step is) in (.*)$", last)
-    assert told, last
-    steps = pd.read_csv(told[2])
+    found = re.search(rf"{ends}.*; the run's first (?:(\d+) steps are|step is) in (.*)$", last)
+    assert found, last
+    steps = pd.read_csv(found[2])
     assert tuple(steps.columns) == Step._fields and set(steps["rank"]) == {0, 1}
-    assert sorted(set(steps.step)) == list(range(1, int(told[1] or 1) + 1))
+    assert sorted(set(steps.step)) == list(range(1, int(found[1] or 1) + 1))
     assert sorted({path.name for path in (tmp_path / "run").iterdir()}) == [steps_file.NAME]
 
 

@@ -126,8 +126,8 @@ def test_four_ranks_take_as_many_rows_as_a_flag_says(
 ) -> None:
     without_torchrun(monkeypatch)
     config, _ = command.parse(["glue", *flags.split()])
-    asked = config.for_ranks(4)
-    assert (asked.per_device_train_batch_size, asked.batch_size) == (of_a_rank, total)
+    of_ranks = config.for_ranks(4)
+    assert (of_ranks.per_device_train_batch_size, of_ranks.batch_size) == (of_a_rank, total)
 
 
 def test_what_the_assignments_other_flags_ask_for_is_what_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,16 +152,16 @@ def complaint(by_hand: ByHand, timeout_s: float) -> str:
 
 def test_a_rank_that_is_left_alone_says_which_it_is_where_it_was_and_how_long():
     port = free_port()
-    told = complaint(ByHand(1, 2, port=port), 0.05)
-    assert told.startswith(f"rank 1 of 2 found nobody at 127.0.0.1:{port} within 0.05 s (Connection refused): start")
-    told = complaint(ByHand(0, 3, port=port), 0.05)
-    assert told.startswith(f"rank 0 of 3 waited 0.05 s at 127.0.0.1:{port}, and not all ranks came: start a process")
+    message = complaint(ByHand(1, 2, port=port), 0.05)
+    assert message.startswith(f"rank 1 of 2 found nobody at 127.0.0.1:{port} within 0.05 s (Connection refused): start")
+    message = complaint(ByHand(0, 3, port=port), 0.05)
+    assert message.startswith(f"rank 0 of 3 waited 0.05 s at 127.0.0.1:{port}, and not all ranks came: start a process")
 
 
 def test_a_port_that_somebody_else_has_is_said():
     with socket.create_server(("127.0.0.1", 0)) as other:
-        told = complaint(ByHand(0, 2, port=other.getsockname()[1]), 60)
-    assert "is rank 0 too, or another run is still using the port: end it, or give" in told
+        message = complaint(ByHand(0, 2, port=other.getsockname()[1]), 60)
+    assert "is rank 0 too, or another run is still using the port: end it, or give" in message
 
 
 def test_an_address_that_leads_nowhere_is_refused_at_once():

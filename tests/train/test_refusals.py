@@ -56,7 +56,7 @@ OF_ONE = {
             "--batch-size 64 --per_gpu_train_batch_size 64 --world-size 4",
             "per_device_train_batch_size 64: the first counts the rows of all 4 ranks, 256 by the second; leave out one",
         ),
-        ("--max_steps 40", "--max-steps 40: write --iterations, which ends after so many; the learning rate falls"),
+        ("--max_steps 40", "--max-steps 40: write --iterations, which ends after that many; the learning rate falls"),
         ("--warmup-steps=10", "--warmup-steps 10: the lab has none, its learning rate falls from the first step on"),
         ("--gradient_accumulation_steps 2", "the lab takes a step for each batch: give a batch of as many times"),
         ("--fp16", "--fp16: write --precision bf16"),
@@ -92,9 +92,9 @@ def test_what_cannot_be_is_refused_in_a_line(name, flags, complaint, monkeypatch
         monkeypatch.setattr(command, "launch", launch)
     with pytest.raises(SystemExit) as stop:
         train.main([name, "--source", "shipped", *flags.split()])
-    said = capsys.readouterr().err.splitlines()
-    assert stop.value.code == 2 and complaint in said[-1]
-    assert [line for line in said if "error:" in line] == [said[-1]]
+    printed = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2 and complaint in printed[-1]
+    assert [line for line in printed if "error:" in line] == [printed[-1]]
 
 
 @pytest.mark.parametrize(

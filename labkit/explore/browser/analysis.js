@@ -131,7 +131,7 @@ export class PipelineAnalysis {
     return pieces.filter(({ left, right }) => right - left > this.near);
   }
 
-  // Return what is said of a run. A bubble is called four things: bubble, as in this lab and in GPipe (Huang
+  // Return the metrics of a run. A bubble is called four things: bubble, as in this lab and in GPipe (Huang
   // et al. 2019), bubbleOfIdeal and idle, the bubble time of Megatron (Narayanan et al. 2021), and
   // bubbleInside, between the first and the last op of the rank that takes longest, as in zero bubble (Qi et
   // al. 2024), whose ranks begin and end one after the other. peak is counted in micro-batches of a rank's

@@ -15,17 +15,17 @@ export class Bars {
     return !this.appear || (this.appear[i] <= step && step < this.vanish[i]);
   }
 
-  // Call draw(i) for the bars between x0 and x1, row by row. Of bars narrower than `least` one is
-  // drawn for each `least`: the others would only cover it.
-  forEachVisible(x0, x1, least, draw) {
+  // Call draw(i) for the bars between x0 and x1, row by row. Of bars narrower than `minWidth` one is
+  // drawn for each `minWidth`: the others would only cover it.
+  forEachVisible(x0, x1, minWidth, draw) {
     for (const row of this.rows) {
       let drawnUntil = -Infinity;
       for (const i of row.order) {
         if (this.right[i] < x0) continue;
         if (this.left[i] > x1) break;
-        if (this.right[i] - this.left[i] < least) {
+        if (this.right[i] - this.left[i] < minWidth) {
           if (this.right[i] < drawnUntil) continue;
-          drawnUntil = this.left[i] + least;
+          drawnUntil = this.left[i] + minWidth;
         }
         draw(i);
       }
@@ -41,9 +41,9 @@ export class Bars {
 
   // Return the bar that an arrow key goes to from bar i: "left" and "right" in its row, "up" and
   // "down" to the one closest in time in the next row, or in the next with one that is the same. Bar i
-  // itself at an edge. Spots that are not bars are passed over if they are narrower than `least`.
-  next(i, direction, step, least = 0) {
-    const isMet = (k) => k === i || !this.what || this.what[k].kind === "bar" || this.right[k] - this.left[k] >= least;
+  // itself at an edge. Spots that are not bars are passed over if they are narrower than `minWidth`.
+  next(i, direction, step, minWidth = 0) {
+    const isMet = (k) => k === i || !this.what || this.what[k].kind === "bar" || this.right[k] - this.left[k] >= minWidth;
     const met = (row) => this.seen(row, step).filter(isMet);
     const here = this.rows.findIndex((row) => row.top === this.top[i]);
     if (direction === "left" || direction === "right") {
@@ -124,14 +124,14 @@ function spotOf({ top, height }, bar, left, right, what) {
 
 function* gapsOf(bars) {
   for (const { order, extent: [first, last] } of bars.rows) {
-    const least = 2e-9 * (last - first); // what lies side by side may differ by rounding
+    const minWidth = 2e-9 * (last - first); // what lies side by side may differ by rounding
     let free = first;
     for (const bar of order) {
       if (bars.ghost?.[bar]) continue;
-      if (bars.left[bar] - free > least) yield gap(bar, free, bars.left[bar], false);
+      if (bars.left[bar] - free > minWidth) yield gap(bar, free, bars.left[bar], false);
       free = Math.max(free, bars.right[bar]);
     }
-    if (last - free > least && !bars.ghost) yield gap(order.at(-1), free, last, true);
+    if (last - free > minWidth && !bars.ghost) yield gap(order.at(-1), free, last, true);
   }
 
   function gap(bar, left, right, after) {

@@ -64,8 +64,8 @@ export function eventPanel(given, styles) {
   };
 }
 
-// Say in a panel what each rank keeps, as strips that are full for `most` micro-batches.
-export function addStrips(panel, most) {
+// Say in a panel what each rank keeps, as strips that are full for `maxKept` micro-batches.
+export function addStrips(panel, maxKept) {
   const { kept } = panel.analyses.at(-1);
   const bottom = kept.map(({ rank }) => panel.rowsOfRanks.get(rank).bottom + STRIP);
   panel.pieces = kept;
@@ -74,7 +74,7 @@ export function addStrips(panel, most) {
     right: kept.map(({ right }) => right),
     top: bottom.map((each) => each - STRIP + ABOVE_STRIP),
     bottom,
-    share: kept.map(({ count, rank }) => count / (panel.cap?.[rank] ?? most)),
+    share: kept.map(({ count, rank }) => count / (panel.cap?.[rank] ?? maxKept)),
     over: kept.map(({ count }) => count > (panel.cap ?? Infinity)),
   };
   const peaks = new Map();

@@ -36,7 +36,7 @@ export function factsOf({ metrics: { makespan, bubble } }, write) {
   return `makespan ${write(makespan)}, bubble ${percent(bubble)}`;
 }
 
-// Return what is said of a spot of a panel, as bars.js has it: a heading and the rest, in lines.
+// Return the words on a spot of a panel, as bars.js has it: a heading and the rest, in lines.
 export function explain(panel, spot, axis) {
   if (!panel.tables) return panel.sentences[spot.bar] ?? "";
   return new PanelWords(panel, axis).explain(spot);

@@ -66,7 +66,7 @@ export function download(name, type, content) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-// Make a row of controls one tab stop, from which arrow keys go on. Returns a function that is to be called
+// Make a row of controls one tab stop, from which arrow keys go on. Returns a function to call
 // when other controls of the row are seen.
 export function makeOneTabStop(row) {
   const all = () => [...row.querySelectorAll("button")];

@@ -12,7 +12,7 @@ const ARROW = { light: { ink: "#1f2328", ground: "#ffffff" }, dark: { ink: "#fff
 const BESIDE = 0.78; // where in a cell of a grid its arrows begin and end: beside its label
 const NARROW_CELL = 60; // px
 const SENT = 0.3; // of the width of a cell, what is on its way to another
-const LEAST_LETTERS = 7; // px
+const MIN_LETTERS_PX = 7;
 const LETTER = 0.62; // of the size of the letters
 // How strongly a bar is painted: as it is, and while stepping or beside the critical path.
 const FULL = { colour: 1, hatch: 0.75 };
@@ -127,7 +127,7 @@ function paintWords(pen, frame, { title, facts, names, rows, peaks, top, rowsTop
   for (const [at, text, small] of rows) {
     const y = rowsTop + at * row;
     if (small) {
-      if (beside >= LEAST_LETTERS) write(pen, frame, text, gutter - 6, y, { ...muted, size: beside, align: "right" });
+      if (beside >= MIN_LETTERS_PX) write(pen, frame, text, gutter - 6, y, { ...muted, size: beside, align: "right" });
     } else if (y - last >= 13) { // of many ranks, as many as there is room for
       write(pen, frame, text, 4, y);
       last = y;
@@ -249,7 +249,7 @@ function paintGhost(pen, frame, text, [left, top, width, height], { colour }) {
 function label(pen, frame, text, [left, top, width, height], { plate, ink }) {
   if (!text || height < 9) return;
   const size = Math.min(12.5, height * 0.62, (width - 3) / (LETTER * text.length));
-  if (size < LEAST_LETTERS) return;
+  if (size < MIN_LETTERS_PX) return;
   const middle = left + width / 2;
   if (plate) {
     const across = LETTER * size * text.length + 3;

@@ -60,7 +60,7 @@ export function moved(pipeline, name, value) {
   return { ...pipeline, ...to() };
 }
 
-// Return the times of so many ranks: of those given per rank, the first and the last stay.
+// Return the times of n ranks: of those given per rank, the first and the last stay.
 export function forRanks(times, n) {
   if (times.length === 1) return times;
   const front = times.slice(0, -1);

@@ -1,6 +1,6 @@
 // The text of a state of the schedule explorer, written and read as labkit/explore/schedules/state.py does. Pure.
 //
-// fields are by key what a number may be: {kind, least, most, expected}. schedules are by name.
+// fields are by key what a number may be: {kind, low, high, expected}. schedules are by name.
 
 export const INTERLEAVED = "interleaved";
 const DEFAULT = { choice: { name: "1f1b", chunks: 2 }, n: 4, m: 8, times: [1], hop: 0, cap: null };
@@ -59,9 +59,9 @@ function readNumber(word, fields) {
   const [name, text] = word.includes("=") ? [word.slice(0, word.indexOf("=")), word.slice(word.indexOf("=") + 1)] : [];
   const key = Object.keys(fields).find((each) => each.toLowerCase() === name?.toLowerCase());
   check(key, word, `one of ${Object.keys(fields).map((each) => `${each}=`).join(", ")}, or vs and a second schedule`);
-  const { kind, least, most, expected } = fields[key];
+  const { kind, low, high, expected } = fields[key];
   const parts = kind === "times" ? text.split(",") : [text];
-  const isRight = (part) => (kind === "count" ? COUNT : NUMBER).test(part) && least <= Number(part) && Number(part) <= most;
+  const isRight = (part) => (kind === "count" ? COUNT : NUMBER).test(part) && low <= Number(part) && Number(part) <= high;
   check(parts.every(isRight), word, expected);
   return [key, kind === "times" ? parts.map(Number) : Number(text)];
 }

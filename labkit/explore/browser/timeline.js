@@ -19,7 +19,7 @@ import { fillNumbers, letScroll, tableOf } from "./table.js";
 import { coloursOf, lightColoursOf } from "./themes.js";
 import { Viewport } from "./viewport.js";
 
-const MAX_FRAMES_WITHOUT = 120; // so often a picture without room is tried again
+const MAX_FRAMES_WITHOUT = 120; // tries to draw a picture that has no room yet
 const KEPT_SCALE = 2; // of a picture that is kept: sharp in print
 const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -203,7 +203,7 @@ export class TimelineView {
 
   // Say a text, or else what a grid shows.
   say(text) {
-    this.told = this.narration.textContent = text || this.scene.narration || (this.scene.steps[this.player.playback.step] ?? "");
+    this.lastNarration = this.narration.textContent = text || this.scene.narration || (this.scene.steps[this.player.playback.step] ?? "");
   }
 
   // The kernel is busy: say so, and dim the picture, as another is to come.
@@ -215,7 +215,7 @@ export class TimelineView {
   // It is free again, and all that came of it is here.
   follow() {
     this.stage.ariaBusy = false;
-    if (this.narration.textContent === BUSY) this.narration.textContent = this.told; // once: it is read aloud
+    if (this.narration.textContent === BUSY) this.narration.textContent = this.lastNarration; // once: it is read aloud
   }
 
   // --- what is pointed at -----------------------------------------------------------------------
@@ -255,7 +255,7 @@ export class TimelineView {
     return (panel.spots ??= spotsOf(panel)); // only once somebody points: sliders make many pictures
   }
 
-  // How long so many pixels are on the axis.
+  // Return how long these pixels are on the axis.
   axisLength(pixels) {
     return (pixels / this.layout.plot) * this.viewport.span;
   }
@@ -347,8 +347,8 @@ export class TimelineView {
     else if (direction === "first" || !this.focus) mark = edge(0, false);
     else {
       const beyond = panel + { up: -1, down: 1 }[direction];
-      const least = this.axisLength(SLACK); // narrower gaps are not seen
-      mark = { panel, bar: this.spots(panel).next(bar, direction, this.step, least) };
+      const minWidth = this.axisLength(SLACK); // narrower gaps are not seen
+      mark = { panel, bar: this.spots(panel).next(bar, direction, this.step, minWidth) };
       if (mark.bar === bar && panels[beyond]) mark = edge(beyond, direction === "up");
     }
     if (mark.bar < 0) return;

@@ -63,12 +63,12 @@ export class Viewport {
   }
 }
 
-// Return round numbers from low to high, at most `most` of them: steps of 1, 2 or 5 times 10^k.
-export function ticks(low, high, most) {
-  if (!(high > low) || most < 1) return [low];
-  const least = (high - low) / most;
-  const power = 10 ** Math.floor(Math.log10(least));
-  const step = [1, 2, 5, 10].map((digit) => digit * power).find((size) => size >= least * (1 - 1e-9));
+// Return round numbers from low to high, at most `maxTicks` of them: steps of 1, 2 or 5 times 10^k.
+export function ticks(low, high, maxTicks) {
+  if (!(high > low) || maxTicks < 1) return [low];
+  const minStep = (high - low) / maxTicks;
+  const power = 10 ** Math.floor(Math.log10(minStep));
+  const step = [1, 2, 5, 10].map((digit) => digit * power).find((size) => size >= minStep * (1 - 1e-9));
   const found = [];
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high * (1 + 1e-12) + 1e-12 * step; k++) {
     found.push(Number((k * step).toPrecision(12)));

@@ -30,8 +30,8 @@ function render({ model, el }) {
   const view = new TimelineView(root, { get: (name) => model.get(name), send: (message) => { isAtOne = false; messages.send(message); }, onDrawn });
   const kept = new KeptPicture(() => view.photograph(), (...message) => model.send(...message));
   const ask = (control, text) => messages.ask({ control, text });
-  let isAhead = false; // of Python: what is dragged is not told yet
-  let isAtOne = false; // with what was told last: nothing is to follow
+  let isAhead = false; // of Python: it does not know yet what is dragged
+  let isAtOne = false; // with what was sent last: nothing is left to send
   const form = new Form(view.form, (name, value, isFinal) => {
     if (!schedule) return ask(name, value);
     isAtOne = schedule.take(name, value);
@@ -161,7 +161,7 @@ async function unpacked(library) {
   return new Response(new Blob([library]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
 }
 
-// A browser lets a page copy only if its address is a safe one. What is said can be copied by hand.
+// A browser lets a page copy only if its address is a safe one. What it says can be copied by hand.
 async function copy(view, text) {
   const isDone = await navigator.clipboard?.writeText(text).then(() => true, () => false);
   view.say(`${isDone ? "Copied" : "To copy"}: ${text}`);

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-MIB = 2**20
 MODELS = ("gpt2", "bert", "convnet", "mlp")
 
 

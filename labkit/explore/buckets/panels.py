@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from labkit.base.units import MIB, bytes_in_words
 from labkit.draw.layout import stack
 from labkit.draw.panel import BAR_COLUMNS, Label, Mark, TimeAxis
-from labkit.explore.buckets.gradients import MIB
 from labkit.explore.buckets.reducer import Reduction
 from labkit.explore.panel import Panel
 
@@ -162,7 +162,9 @@ def _pass_bars(one: Reduction, time: TimeAxis) -> tuple[list[_PassBar], float]:
 
 def _gradient_sentence(one: Reduction, i: int, time: TimeAxis | None = None) -> str:
     gradients, k = one.gradients, one.bucket_of[i]
-    text = f"{gradients.names[i]}: {_size(gradients.sizes_bytes[i])}, parameter {i} of {len(gradients.names)}.\n"
+    text = (
+        f"{gradients.names[i]}: {bytes_in_words(gradients.sizes_bytes[i])}, parameter {i} of {len(gradients.names)}.\n"
+    )
     since = one.computing[i]
     ready = f" at {time(since.end_s)}, {time(since.end_s - since.start_s)} after the one before," if time else ""
     fills = "fills" if gradients.ready_s[i] == one.full_s[k] else "goes into"
@@ -172,7 +174,7 @@ def _gradient_sentence(one: Reduction, i: int, time: TimeAxis | None = None) -> 
 def _bucket_sentence(one: Reduction, k: int, time: TimeAxis | None = None) -> str:
     n = len(one.buckets[k])
     gradients = "1 gradient" if n == 1 else f"{n} gradients"
-    text = f"Bucket {k}: {gradients}, {_size(one.bucket_bytes[k])}."
+    text = f"Bucket {k}: {gradients}, {bytes_in_words(one.bucket_bytes[k])}."
     if time is None:
         return text
     start, end = one.all_reduces[k]
@@ -211,10 +213,6 @@ def _narrate(one: Reduction, x: float, time: TimeAxis) -> str:
     flying += f", waiting: {', '.join(waiting)}" if waiting else ""
     bytes_ready = f"{ready_bytes / MIB:.4g} of {one.gradients.n_bytes / MIB:.4g} MiB ready"
     return f"{time(x)}: {texts} ({bytes_ready}; {flying}; {n_done} of {_buckets(len(one.buckets))} done)"
-
-
-def _size(n_bytes: float) -> str:
-    return f"{n_bytes / MIB:.4g} MiB" if n_bytes >= MIB / 100 else f"{n_bytes / 1024:.4g} KiB"
 
 
 def _buckets(n: int) -> str:

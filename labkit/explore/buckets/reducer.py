@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from itertools import starmap
 from typing import NamedTuple
 
+from labkit.base.units import MIB
 from labkit.cost import Link
 from labkit.cost.ddp import all_reduce_times, check_buckets
-from labkit.explore.buckets.gradients import MIB, Gradients
+from labkit.explore.buckets.gradients import Gradients
 from labkit.explore.explorer import sentence_of
 from labkit.todo import TodoError
 
@@ -31,7 +32,7 @@ def make_buckets(
     """Return buckets by a rule of RULES, and what is wrong with them, "" if nothing is.
 
     ASSIGN is the reader's :func:`labkit.dp.assign_buckets`; capacities, in MiB, are for it alone.
-    While dp.6 is to be written, or wrong, there is one bucket.
+    While dp.6 is a TODO, or wrong, there is one bucket.
     """
     from labkit import dp
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from labkit.base.units import MIB
 from labkit.cost import Link
 from labkit.draw.layout import time_axis
 from labkit.draw.panel import TimeAxis
-from labkit.explore.buckets.gradients import MIB, MODELS, Gradients, predicted_gradients
+from labkit.explore.buckets.gradients import MODELS, Gradients, predicted_gradients
 from labkit.explore.buckets.panels import blocks_panel, pass_panel, summary
 from labkit.explore.buckets.reducer import ASSIGN, RULES, Reduction, best_cap, make_buckets, predict
 from labkit.explore.form_explorer import Control, FormExplorer, View
@@ -119,7 +120,7 @@ def _predict(
 
 
 def _panels(reduction: Reduction) -> tuple[list[Panel], TimeAxis]:
-    """Return the blocks, and under them the pass, with the axis of the latter."""
+    """Return the blocks, and under them the pass with its axis."""
     axis = time_axis(reduction.end_s)
     return [blocks_panel(reduction), pass_panel(reduction, axis)], axis
 

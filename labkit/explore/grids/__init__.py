@@ -2,7 +2,7 @@
 
 cells             what ranks hold, step by step, as a panel
 rings             the ring, the parameter server and the naive ring, step by step; ring_panel: how
-                  that is shown and said
+                  that is shown and narrated
 ring_answer       the ring as the reader filled it in by hand: fill_ring
 ring_recording    the reader's own ring, as it was recorded in real ranks; ring_rank logs it there
 tagged_tensor     tensors whose numbers say whose they are

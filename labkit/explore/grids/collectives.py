@@ -26,7 +26,7 @@ SEVEN = {
 
 
 def seen_collectives(world_size: int = 4) -> dict[str, Panel]:
-    """Return a panel for each of seven collectives, by name: what so many real ranks had and got.
+    """Return a panel for each of seven collectives, by name: what real ranks had and got.
 
     Rank 0 is the root. The first step shows what they had, and the second what they got beside it:
     each chunk comes from those ranks whose number it has.

@@ -6,20 +6,18 @@ import numpy as np
 import pandas as pd
 
 from labkit.base.texts import listed
+from labkit.base.units import BYTES, bytes_in_words, unit_for
 from labkit.explore.grids.cells import Cell, Look, cell_panel, cells_of
 from labkit.explore.grids.rings import (
     ALGORITHMS,
-    BYTE_UNITS,
     RingTrace,
-    in_units,
     min_tensors,
     simulate_ring,
-    unit_of,
 )
 from labkit.explore.panel import LINK_COLUMNS, Panel
 
 MAX_NAMED = 4  # with more ranks a cell has their number instead of their names
-APART = 0.3  # of a cell, between the chunks and the bytes beside them
+GAP = 0.3  # of a cell, between the chunks and the bytes beside them
 
 
 def ring_panel(trace: RingTrace, n_bytes: float) -> Panel:
@@ -27,12 +25,12 @@ def ring_panel(trace: RingTrace, n_bytes: float) -> Panel:
 
     Beside the chunks stands how many bytes each rank has sent so far, of a tensor of ``n_bytes``.
     """
-    cells, n, n_steps, unit = ring_cells(trace), trace.n, trace.n_steps, unit_of(trace.busiest * n_bytes)
-    beside = [cell._replace(column=n + APART) for cell in _sent_cells(trace, n_bytes, unit)]
+    cells, n, n_steps, unit = ring_cells(trace), trace.n, trace.n_steps, unit_for(trace.busiest * n_bytes, BYTES)
+    beside = [cell._replace(column=n + GAP) for cell in _sent_cells(trace, n_bytes, unit)]
     return cell_panel(
         [*cells, *beside],
         [f"rank {rank}" for rank in range(n)],
-        {chunk: f"{chunk_word(n)}{chunk}" for chunk in range(n)} | {n + APART: unit},
+        {chunk: f"{chunk_word(n)}{chunk}" for chunk in range(n)} | {n + GAP: unit},
         [f"before step 1 of {n_steps}", *(f"after step {step} of {n_steps}" for step in range(1, n_steps + 1))],
         lambda step: _narrate(trace, step),
         title=trace.name,
@@ -42,7 +40,7 @@ def ring_panel(trace: RingTrace, n_bytes: float) -> Panel:
 
 
 def chunk_word(n_columns: int) -> str:
-    """Return what stands before the number of a chunk above so many columns: of many, nothing."""
+    """Return what stands before a chunk's number above its column: nothing, if there are many."""
     return "chunk " if n_columns <= 8 else ""
 
 
@@ -76,8 +74,8 @@ def _sent_cells(trace: RingTrace, n_bytes: float, unit: str) -> list[Cell]:
 
     def look(rank: int, _: int, __: int, sent: int) -> Look:
         name = "more than the minimum" if sent > minimum + 0.01 * n_bytes else "bytes sent"
-        words = f"Rank {rank} has sent {in_units(sent)} so far. In any all_reduce the rank that sends most"
-        return name, 0, f"{sent / BYTE_UNITS[unit]:.3g}", f"{words} sends {in_units(minimum)} or more in all."
+        words = f"Rank {rank} has sent {bytes_in_words(sent)} so far. In any all_reduce the rank that sends most"
+        return name, 0, f"{sent / BYTES[unit]:.3g}", f"{words} sends {bytes_in_words(minimum)} or more in all."
 
     return cells_of(np.rint(trace.bytes_sent * n_bytes).astype(np.int64)[:, :, None], look)
 

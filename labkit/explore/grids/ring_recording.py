@@ -28,7 +28,7 @@ class RingError(RuntimeError):
 
 
 def record_ring(world_size: int = 4, ring: Callable[[Any], object] | None = None) -> RingTrace:
-    """Return what ``labkit.dp.ring_all_reduce`` does, or ``ring``, as seen in so many real ranks.
+    """Return what ``labkit.dp.ring_all_reduce`` does, or ``ring``, as real ranks saw it.
 
     Raises RingError where that raises or does not end; TodoError while dp.5 is to do; TypeError or
     ValueError for a number of ranks that cannot be shown.

@@ -106,7 +106,7 @@ class RingTrace(NamedTuple):
 
     @property
     def busiest(self) -> float:
-        """How many tensors the rank sends that sends most."""
+        """How many tensors the busiest rank sends."""
         return self.bytes_sent[-1].max()
 
     def seconds(self, n_bytes: float, link: Link) -> float:
@@ -133,9 +133,11 @@ def simulate_ring(name: str, n: int) -> RingTrace:
     return RingTrace(name, n, states, messages_of(rows), out, into)
 
 
-def check_ranks(n: int, most: int = MAX_RANKS) -> None:
+def check_ranks(n: int, max_ranks: int = MAX_RANKS) -> None:
     """Raise TypeError or ValueError unless ``n`` ranks can be shown."""
-    check_number("world_size", n, lambda n: is_whole(n) and 2 <= n <= most, f"a whole number of ranks, 2 to {most}")
+    check_number(
+        "world_size", n, lambda n: is_whole(n) and 2 <= n <= max_ranks, f"a whole number of ranks, 2 to {max_ranks}"
+    )
 
 
 def messages_of(rows: Sequence[Sequence[int]]) -> dict[tuple[int, int, int], list[int]]:
@@ -156,18 +158,3 @@ def moved_before(step: Sequence, rank: Sequence, tensors: float | Sequence, shap
 def min_tensors(n: int) -> float:
     """Return how many tensors the busiest of ``n`` ranks sends at least: 2 (N − 1) / N."""
     return 2 * (n - 1) / n
-
-
-def in_units(n_bytes: float) -> str:
-    """Return bytes in the unit that fits, such as 1.5 MiB, in three digits or whole ones."""
-    unit = unit_of(n_bytes)
-    number = n_bytes / BYTE_UNITS[unit]
-    return f"{number:.3g} {unit}" if number < 999.5 else f"{number:.0f} {unit}"
-
-
-BYTE_UNITS = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))}
-
-
-def unit_of(n_bytes: float) -> str:
-    """Return the largest unit of which there is at least one, or B."""
-    return next((unit for unit, size in reversed(BYTE_UNITS.items()) if n_bytes >= size), "B")

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from labkit.base.texts import listed
+from labkit.base.units import bytes_in_words
 from labkit.cost import Link
 from labkit.draw.layout import time_axis
 from labkit.explore.form_explorer import Control, FormExplorer, View
@@ -14,7 +15,7 @@ from labkit.explore.grids import rings
 from labkit.explore.grids.collectives import SEVEN, seen_collectives
 from labkit.explore.grids.ring_panel import MAX_NAMED, ring_panel, verdict
 from labkit.explore.grids.ring_recording import YOURS, RingError, record_ring
-from labkit.explore.grids.rings import ALGORITHMS, MAX_RANKS, RingTrace, in_units, simulate_ring
+from labkit.explore.grids.rings import ALGORITHMS, MAX_RANKS, RingTrace, simulate_ring
 
 # --- the ring -------------------------------------------------------------------------------------
 
@@ -87,14 +88,14 @@ def _bytes_table(traces: Iterable[RingTrace], size: int) -> pd.DataFrame:
         tensors = trace.busiest, trace.bytes_sent[-1].sum()
         seconds = trace.seconds(size, LINK)
         ratio = f"{trace.busiest / rings.min_tensors(trace.n):.3g} ×"
-        row = trace.n_steps, time_axis(seconds)(seconds), *(in_units(each * size) for each in tensors)
+        row = trace.n_steps, time_axis(seconds)(seconds), *(bytes_in_words(each * size) for each in tensors)
         rows.append((trace.name, *row, ratio))
     columns = ["algorithm", "steps", f"time at {LINK}", "busiest sends", "all send", "× minimum"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def _record_ring(explorer: FormExplorer) -> str:
-    """Record the reader's own ring in so many real ranks, show it, and say what it did."""
+    """Record the reader's own ring in real ranks, show it, and say what it did."""
     n = explorer.ranks
     try:
         trace = record_ring(n)
@@ -117,7 +118,7 @@ _NUMBERS = "A number: the rank that a chunk comes from. Σ: the sum of all ranks
 def collectives_explorer(world_size: int = 4) -> FormExplorer:
     """Return an explorer of seven collectives: what each rank had before, and has after.
 
-    It runs them in so many real ranks, rank 0 being the root. From Python:
+    It runs them in ``world_size`` real ranks; rank 0 is the root. From Python:
     ``explorer.collective = "all_gather"``. Errors are those of seen_collectives.
     """
     panels = seen_collectives(world_size)

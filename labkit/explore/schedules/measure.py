@@ -1,4 +1,4 @@
-"""Run schedules on real ranks, and lay what was measured beside what should have happened."""
+"""Run schedules on real ranks, and compare what was measured with what should have happened."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labkit.explore.rank_run import run_on_ranks
 from labkit.schedule import EVENT_NAMES, Schedule
 from labkit.simulate import TimedSchedule, explain_gap, makespan
 
-OP_S = 0.010  # a forward pass of a stage is to take about so long: messages take tenths of a ms
+OP_S = 0.010  # about how long a stage's forward pass should take: messages take tenths of a ms
 STEP_S = 0.5  # and a step no longer than this
 ROUNDS, WARM_UP = 10, 1  # an interval of nine steps leaves out the shortest and the longest
 _LINK_BYTES_PER_S = 10e6  # less than gloo moves on any machine, and much for stages that sleep: they send 4 bytes
@@ -23,7 +23,7 @@ _LINK_BYTES_PER_S = 10e6  # less than gloo moves on any machine, and much for st
 
 @dataclass(frozen=True)
 class ScheduleRun:
-    """A run of ``schedule`` beside its ideal: two event tables in seconds, both from 0 on.
+    """A run of ``schedule`` and its ideal: two event tables in seconds, both from 0 on.
 
     ``ideal`` has the times that the stages were measured to take alone, or slept. ``measured`` is
     the step of median length, and ``steps_s`` has the lengths of all. ``gap`` says
@@ -46,7 +46,7 @@ def run_schedules(
     """Run schedules on the same real ranks: their steps take turns, after a warm-up step of each.
 
     They have the same number of ranks and the same hop. Times are in any unit; ``unit_s`` seconds
-    stand for one of it, by default so many that a forward pass takes about OP_S, and a step at most
+    stand for one of it, by default such that a forward pass takes about OP_S, and a step at most
     STEP_S. Each rank goes through its ops with the reader's own ScheduledPipeline. Stages multiply
     matrices where every rank has a core, and all times are those of a matrix product: the input's
     and the weight's gradient take as long as the forward pass. Otherwise they sleep, also where
@@ -106,7 +106,7 @@ def _as_built(timed: TimedSchedule, alone: pd.DataFrame) -> TimedSchedule:
     """Return the schedule with the median times of ``alone``, the ops of stages by themselves."""
     seconds = (alone["end_s"] - alone["start_s"]).groupby([alone["name"], alone["stage"]]).median().to_dict()
     times: dict[str, Any] = {
-        name: [seconds.get((name, stage), asked) for stage, asked in enumerate(timed.per_stage(name))]
+        name: [seconds.get((name, stage), given) for stage, given in enumerate(timed.per_stage(name))]
         for name in EVENT_NAMES.values()
     }
     return timed._replace(**times)

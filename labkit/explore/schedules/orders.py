@@ -24,7 +24,7 @@ from labkit.simulate.simulator import UNITS
 UNIT_AXIS = time_axis(1.0, UNITS)
 MAX_RANKS, MAX_MICRO = 8, 16  # of the schedules that the page has
 LIBRARY = Path(__file__).with_name("orders.json.deflated")
-_CHUNKS = range(1, int(FIELDS["v"].most) + 1)
+_CHUNKS = range(1, int(FIELDS["v"].high) + 1)
 Orders = dict[str, dict[str, Any]]  # by choice its title, and its orders by "n,m", each as torch's CSV
 
 
@@ -32,9 +32,9 @@ def schedule_form() -> dict[str, Any]:
     """Return what the page needs for its controls, and how it draws a schedule."""
     fields = {}
     for key, field in FIELDS.items():
-        low, high, step = (field.least, field.most, 1) if field.kind == "count" else field.drag
+        low, high, step = (field.low, field.high, 1) if field.kind == "count" else field.drag
         fields[key] = {"label": field.title, "min": low, "max": high, "step": step}
-        fields[key] |= {"kind": field.kind, "least": field.least, "most": field.most, "expected": field.expected}
+        fields[key] |= {"kind": field.kind, "low": field.low, "high": field.high, "expected": field.expected}
     titles = {name: title for name, (title, _) in SCHEDULES.items()}
     axis = {"label": UNIT_AXIS.label, "unit": UNIT_AXIS.unit, "per_second": UNIT_AXIS.per_second}
     shades = [styles_message(EVENT_NAMES.values(), chunks) for chunks in _CHUNKS]
@@ -79,17 +79,17 @@ def library_orders() -> Orders:
 
 
 def orders_of(ranks: Iterable[int], micros: Iterable[int]) -> Orders:
-    """Return the orders of all schedules for so many ranks and micro-batches.
+    """Return the orders of all schedules for these ranks and micro-batches.
 
     Where interleaved 1F1B cannot share out as many, all have those of the nearest number too.
     """
     choices = [Choice(name) for name in SCHEDULES if name != "interleaved"]
     choices += [Choice("interleaved", v) for v in _CHUNKS]
-    asked = {(n, m) for n in ranks for m in micros}
-    shared = {(n, n_micro_of(State(choices[-1], n_ranks=n, n_micro=m))) for n, m in asked}
+    sizes = {(n, m) for n in ranks for m in micros}
+    shared = {(n, n_micro_of(State(choices[-1], n_ranks=n, n_micro=m))) for n, m in sizes}
     library: Orders = {}
     for choice in choices:
-        for n, m in sorted(shared if choice.name == "interleaved" else asked | shared):
+        for n, m in sorted(shared if choice.name == "interleaved" else sizes | shared):
             schedule = timed_schedule(State(choice, n_ranks=n, n_micro=m), choice).schedule
             library.setdefault(str(choice), {"title": schedule.name, "orders": {}})["orders"][f"{n},{m}"] = (
                 schedule.to_csv()

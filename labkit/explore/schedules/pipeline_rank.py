@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import mse_loss
 
+from labkit.base.texts import listed
 from labkit.launch import device, progress
 from labkit.parallel.emulated import EmulatedStage
 from labkit.parallel.pipe.scheduled_stage import Stage
@@ -36,7 +37,7 @@ def emulated_steps(schedules: Sequence[Schedule], seconds: Sequence[Sequence[Any
 def real_steps(schedules: Sequence[Schedule], forward_s: Sequence[Sequence[float]], rounds: int) -> None:
     """Do ``rounds`` steps of each schedule, in turns, with stages that multiply matrices.
 
-    Each has so many layers that its forward pass takes about as long as ``forward_s`` says. How
+    Each has enough layers for its forward pass to take about as long as ``forward_s`` says. How
     long the ops of a micro-batch really take there, alone, is measured before each round: in spans
     of step -1 for the first schedule, -2 for the second …
     """
@@ -85,7 +86,7 @@ def _take_turns(
         modules = {i: make_stage(of_stage[i]) for i in sorted({op.stage for op in schedule.ops[dist.get_rank()]})}
         pipelines.append(ScheduledPipeline([*modules.values()], schedule, mse_loss))
         stages.append([Stage(module, i) for i, module in modules.items()])
-    names = " and ".join(schedule.name for schedule in schedules)
+    names = listed(schedule.name for schedule in schedules)
     for step in progress(range(rounds * len(pipelines)), desc=f"Steps of {names}"):
         if timed and step % len(pipelines) == 0:
             for number, (schedule, of_rank) in enumerate(zip(schedules, stages, strict=True)):

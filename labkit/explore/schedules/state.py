@@ -46,7 +46,7 @@ _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 class Field(NamedTuple):
     """A number of a state: ``key=number`` in its text, ``name`` in State, ``title`` at its slider.
 
-    It is from ``least`` to ``most``, times in whatever unit the reader has in mind. ``kind`` is
+    It is from ``low`` to ``high``, times in whatever unit the reader has in mind. ``kind`` is
     ``"count"`` (a whole number), ``"number"``, or ``"times"`` (a number, or one per rank). Where it
     is not a count, ``drag`` says between which ends a slider moves it, and in which steps.
     """
@@ -55,8 +55,8 @@ class Field(NamedTuple):
     name: str
     title: str
     kind: str
-    least: float
-    most: float
+    low: float
+    high: float
     drag: tuple[float, float, float] = (0.1, 4.0, 0.1)
 
     @property
@@ -64,13 +64,13 @@ class Field(NamedTuple):
         what = "a whole number" if self.kind == "count" else "a number"
         several = ", or one per rank" if self.kind == "times" else ""
         example = {"count": "4", "number": "0.5", "times": "1,1,1,2"}[self.kind]
-        return f"{what} from {written(self.least)} to {written(self.most)}{several}, such as {self.key}={example}"
+        return f"{what} from {written(self.low)} to {written(self.high)}{several}, such as {self.key}={example}"
 
     def read(self, text: str) -> Any:
         """Return the value that ``text`` says: an int, a float or Times; None if it says none."""
         parts = text.split(",") if self.kind == "times" else [text]
         pattern = _COUNT if self.kind == "count" else _NUMBER
-        if not all(pattern.fullmatch(part) and self.least <= float(part) <= self.most for part in parts):
+        if not all(pattern.fullmatch(part) and self.low <= float(part) <= self.high for part in parts):
             return None
         return tuple(map(float, parts)) if self.kind == "times" else int(text) if self.kind == "count" else float(text)
 

@@ -38,5 +38,5 @@ def n_micro_of(state: State) -> int:
     """
     if not any(choice.name == "interleaved" for choice in state.choices):
         return state.n_micro
-    fits = (m for m in range(1, int(FIELDS["m"].most) + 1) if divides_into_rounds(state.n_ranks, m))
+    fits = (m for m in range(1, int(FIELDS["m"].high) + 1) if divides_into_rounds(state.n_ranks, m))
     return min(fits, key=lambda m: (abs(m - state.n_micro), -m))

@@ -124,7 +124,7 @@ class ScheduleExplorer(Explorer):
         return runs
 
     def _run(self) -> str:
-        """Do what the button does, and return what is to be said then."""
+        """Do what the button does, and return what the line below the picture says then."""
         runs = self.run()
         if self.runs is not runs:
             return "The controls have moved while it ran, so the run is not shown: run again."

@@ -96,9 +96,9 @@ function slider({ name, label, options }, onInput) {
   // A value beyond the ends, or between two steps, is kept as it is.
   const set = ({ value, min = 0, max = options?.length - 1, step = 1, disabled, readout: text = String(value) }) => {
     const at = options ? options.indexOf(value) : value;
-    const least = Math.min(min, at);
-    const isOnStep = Math.abs(Math.round((at - least) / step) * step - (at - least)) < 1e-9;
-    change(input, { min: least, max: Math.max(max, at), step: isOnStep ? step : "any", disabled: Boolean(disabled), value: at, ariaValueText: text });
+    const low = Math.min(min, at);
+    const isOnStep = Math.abs(Math.round((at - low) / step) * step - (at - low)) < 1e-9;
+    change(input, { min: low, max: Math.max(max, at), step: isOnStep ? step : "any", disabled: Boolean(disabled), value: at, ariaValueText: text });
     change(readout, { textContent: text });
   };
   return { element: labelled(label, input, readout), set };

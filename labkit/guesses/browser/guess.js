@@ -41,10 +41,10 @@ function asking(question, typed) {
   ];
 }
 
-function answered({ said, final }) {
-  const words = { name: "said", look: "words", value: `Your guess: ${said}${final ? " (final: you have seen the answer)" : ""}`, group: "said" };
+function answered({ guess, final }) {
+  const words = { name: "words", look: "words", value: `Your guess: ${guess}${final ? " (final: you have seen the answer)" : ""}`, group: "words" };
   const after = { name: "after", look: "words", value: "Now run the next cells.", group: "after" };
-  return final ? [words] : [words, { name: "change", look: "action", label: "change", group: "said" }, after];
+  return final ? [words] : [words, { name: "change", look: "action", label: "change", group: "words" }, after];
 }
 
 function render({ model, el }) {

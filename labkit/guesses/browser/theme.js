@@ -4,8 +4,8 @@
 export function themeNow() {
   const { jpThemeLight, vscodeThemeKind } = document.body.dataset;
   if (jpThemeLight !== undefined) return jpThemeLight === "false" ? "dark" : "light";
-  const said = vscodeThemeKind ?? document.documentElement.getAttribute("theme");
-  if (said) return /dark|high-contrast$/.test(said) ? "dark" : "light";
+  const name = vscodeThemeKind ?? document.documentElement.getAttribute("theme");
+  if (name) return /dark|high-contrast$/.test(name) ? "dark" : "light";
   return window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from labkit.base.units import MIB
 from labkit.trace import span
-
-MIB = 2**20
 
 # Takes a buffer of gradients, 1-D, and starts replacing it by its sum over all ranks, in place. Its
 # future is done, and gives an error if there was one, when the sum is there.

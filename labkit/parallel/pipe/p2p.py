@@ -103,7 +103,7 @@ class P2P:
     Messages are sent, and receives begun, in the order of
     :func:`labkit.schedule.p2p_order.p2p_order`. In the first step a header goes ahead of every
     activation, with its shape and dtype; its gradient has the same. From then on both ends know
-    them, and a receive is under way before anybody waits for it. To begin anew, all ranks set
+    them, and a receive is under way before anybody waits for it. To begin again, all ranks set
     ``formats_are_known`` to False.
     """
 

@@ -24,8 +24,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 Node = Any  # of the autograd graph: an operation of the forward pass, as the backward pass sees it
 # The type of the nodes that add to the .grad of a parameter.
 LEAF: Any = type(get_gradient_edge(torch.empty(0, requires_grad=True)).node)
-# W adds up to so many bytes of weight gradients to .grad at once: each addition is a call of the
-# engine.
+# How many bytes of weight gradients W adds to .grad at once, at most: each addition is a call of
+# the engine.
 MAX_BYTES = 2**24
 
 

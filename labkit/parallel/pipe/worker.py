@@ -204,7 +204,7 @@ def create_workers(devices: Sequence[torch.device]) -> list[Worker]:
 
 
 def _use_threads(number: int) -> None:
-    """Have torch use so many threads for an operation that this thread begins."""
+    """Have torch use ``number`` threads for an operation that this thread begins."""
     torch.get_num_threads()  # a thread's first look sets its number to the process's default, so look before
     torch.set_num_threads(number)
 

@@ -95,7 +95,7 @@ def _begin_anew(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]
     """Have the optimizer make the state of these itself once it steps them, in place of zeros."""
     zeros: dict[torch.Tensor, dict[str, Any]] = {}
 
-    def take_away(*_: Any) -> None:
+    def remove_zeros(*_: Any) -> None:
         for parameter in parameters:
             if not any(value.any() for value in _tensors_of(optimizer.state[parameter]).values()):
                 zeros[parameter] = optimizer.state.pop(parameter)
@@ -111,7 +111,7 @@ def _begin_anew(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]
             for handle in handles:
                 handle.remove()
 
-    handles = [optimizer.register_step_pre_hook(take_away), optimizer.register_step_post_hook(put_back)]
+    handles = [optimizer.register_step_pre_hook(remove_zeros), optimizer.register_step_post_hook(put_back)]
 
 
 def _tensors_of(state: dict[str, Any]) -> dict[str, torch.Tensor]:

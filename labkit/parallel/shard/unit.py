@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit.base.texts import listed
+from labkit.base.units import MIB
 from labkit.parallel.guard import PIECE_OF
 from labkit.parallel.shard.optimizer_share import overlap
 from labkit.parallel.shard.piece import Whole, become_pieces, check_plain, gradient_of
@@ -173,7 +174,7 @@ class Unit:
         return [shard[begin:end] for begin, end in itertools.pairwise(cuts)]
 
     def __repr__(self) -> str:
-        size = f"{self.full.nbytes / 2**20:.3g} MiB {self.full.dtype}"
+        size = f"{self.full.nbytes / MIB:.3g} MiB {self.full.dtype}"
         return f"Unit({self.number}: {', '.join(self.layers)}, {size})"
 
 
@@ -355,7 +356,7 @@ def check_same_order(units: Sequence[Unit]) -> None:
     if highest.sum() == 0:
         return
     orders: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(orders, [" and ".join(unit.layers) for unit in units])
+    dist.all_gather_object(orders, [listed(unit.layers) for unit in units])
     for rank, order in enumerate(orders):
         for there, here in itertools.zip_longest(order, orders[0], fillvalue="no further layer"):
             if there != here:

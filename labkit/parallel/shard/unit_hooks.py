@@ -28,7 +28,7 @@ class GatherOrder:
         self.now: list[Unit] = []
 
     def begin(self) -> None:
-        """Begin a pass, forward and backward; one that needed nothing is no pass."""
+        """Begin a pass, forward and backward; one that needed nothing does not count."""
         self._last, self.now = self.now or self._last, []
 
     def after(self, unit: Unit) -> Unit | None:
@@ -160,7 +160,7 @@ def _start_gather(unit: Unit, hooks: Hooks) -> None:
         unit.arriving = hooks.gather(unit)
         if not hasattr(unit.arriving, "get_future"):
             raise TypeError(
-                f"_gather returned {unit.arriving!r}, expected the work that is to be waited for: "
+                f"_gather returned {unit.arriving!r}, expected the work to wait for: "
                 "what all_gather_into_tensor returns with async_op=True"
             )
         unit.arriving.get_future().then(lambda _: timing.end())

@@ -1,1 +1,1 @@
-"""What the notebook and a rank send each other, and how."""
+"""Carry what the notebook and a rank send each other."""

@@ -1,4 +1,4 @@
-"""What the notebook and a rank say to each other. A rank's messages are JSON, none of its code.
+"""Define what the notebook and a rank say to each other. A rank's messages are JSON, never code.
 
 The notebook's are pickled: a call is a CallerEnvironment with the GroupNumber or None, and the
 function with its arguments as the payload.

@@ -65,7 +65,7 @@ def _cached(fn: Any, parameters: dict[str, Any]) -> Any:
 
 
 def _is_found(obj: Any) -> bool:
-    """Return whether a rank finds it by its name, as it is no cell's."""
+    """Return whether a rank finds it by its name, as it is not a cell's."""
     name = getattr(obj, "__module__", None)
     if name is None or name == "__main__" or name in cloudpickle.list_registry_pickle_by_value():
         return False

@@ -1,1 +1,1 @@
-"""What a reader works with: calls on warm ranks, %ranks, cells and the shell that runs them."""
+"""Let a reader work with ranks: calls on warm ranks, %ranks, cells and the shell they run in."""

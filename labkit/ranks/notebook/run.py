@@ -1,4 +1,4 @@
-"""What a run on ranks comes back as: values, spans and timings."""
+"""Hold what comes back of a run on ranks: values, spans and timings."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Run:
     since the call. ``timings``: one row per rank and span name.
 
     As the last line of a cell it shows a header line and the timings. The header says what was
-    emulated, and so does ``.attrs["emulated"]`` of both tables, so that it is said wherever they
-    are shown or drawn. pd.concat loses it if the tables differ in it.
+    emulated, and so does ``.attrs["emulated"]`` of both tables, so every table or
+    picture of them says so. pd.concat loses it if the tables differ in it.
     """
 
     values: list[Any]

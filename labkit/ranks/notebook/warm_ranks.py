@@ -140,7 +140,7 @@ _OPTIONS = tuple(inspect.signature(decide).parameters)  # which launch and worke
 
 
 def check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Sequence[str] = _OPTIONS) -> None:
-    """Refuse a call that could not work on any rank; ``options`` are those of who calls."""
+    """Refuse a call that could not work on any rank; ``options`` are the caller's."""
     __tracebackhide__ = True
     if not callable(fn):
         raise TypeError(f"launch: fn is {fn!r}, expected a function to run on each rank (without calling it yourself)")
@@ -168,7 +168,7 @@ def check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: 
 
 
 def check_names(options: Iterable[str], what: str) -> None:
-    """Refuse a name that is no option of launch."""
+    """Refuse a name that is not an option of launch."""
     __tracebackhide__ = True
     if unknown := [name for name in options if name not in _OPTIONS]:
         raise TypeError(f"{what}: there is no option {unknown[0]!r}{_meant(unknown[0], _OPTIONS)}")

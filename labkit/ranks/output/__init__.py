@@ -1,1 +1,1 @@
-"""What ranks print and display: read it, show it."""
+"""Read and show what ranks print and display."""

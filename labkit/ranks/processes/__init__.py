@@ -1,1 +1,1 @@
-"""From the plan of a launch to ranks that answer, and to their end."""
+"""Lead from the plan of a launch to ranks that answer, and to their end."""

@@ -111,7 +111,7 @@ def decide(
 
 
 def _checked_ranks(name: str, number: Any) -> int:
-    """Return a number of ranks as an int, such as numpy's. TypeError, ValueError if it is none."""
+    """Return a number of ranks, such as numpy's, as an int. TypeError or ValueError for others."""
     __tracebackhide__ = True
     ranks = _whole(number)
     if ranks is None:

@@ -214,7 +214,7 @@ class RankPool:
     def _listen_until(self, deadline: float, display: CellDisplay) -> Hang | None:
         """Listen until all have answered, or the time is up; a moment longer after a failure.
 
-        What has come is heard in any case. Return why the others never will answer, if that is so.
+        What has come is read in any case. Return why the others will never answer, if that is so.
         """
         failed, left_s = False, 1.0
         while self._unanswered() and left_s > 0:

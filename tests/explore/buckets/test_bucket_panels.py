@@ -2,9 +2,10 @@
 
 import pytest
 
+from labkit.base.units import MIB
 from labkit.cost import Link
 from labkit.draw.layout import time_axis
-from labkit.explore.buckets.gradients import MIB, Gradients
+from labkit.explore.buckets.gradients import Gradients
 from labkit.explore.buckets.panels import BUCKET_NAMES, blocks_panel, pass_panel
 from labkit.explore.buckets.reducer import Reduction, predict
 
@@ -45,14 +46,14 @@ def test_each_bar_needs_what_it_starts_after_and_the_critical_path_ends_with_the
 
 def test_every_bar_is_explained():
     panel = pass_panel(three(), SECONDS)
-    said = [panel.explain(bar) for bar in range(len(panel.bars))]
-    where, when = said[0].splitlines()
+    sentences = [panel.explain(bar) for bar in range(len(panel.bars))]
+    where, when = sentences[0].splitlines()
     assert where == "m.c.bias: 1 MiB, parameter 2 of 3."
     assert when == "Its gradient is ready at 1 s, 1 s after the one before, as number 1, and goes into bucket 0."
-    assert said[1].endswith("and fills bucket 0.")
-    assert said[3].startswith("Exposed communication: 4.5 s, from the end of backward at 3 s")
-    assert said[4] == "Bucket 1 is full at 3 s and waits 1.5 s for the link, or its turn."
-    assert said[5] == (
+    assert sentences[1].endswith("and fills bucket 0.")
+    assert sentences[3].startswith("Exposed communication: 4.5 s, from the end of backward at 3 s")
+    assert sentences[4] == "Bucket 1 is full at 3 s and waits 1.5 s for the link, or its turn."
+    assert sentences[5] == (
         "Bucket 0: 2 gradients, 3 MiB.\nIts all_reduce starts at 2 s, as soon as it was full, and takes 2.5 s. 1.5 s of it after "
         "backward: exposed."
     )
@@ -66,8 +67,8 @@ def test_every_bar_is_explained():
 def test_steps_go_from_bucket_to_bucket_and_say_which_is_full_which_is_done_and_when_backward_is_over():
     panel = pass_panel(three(), SECONDS)
     assert panel.stops.tolist() == [2, 3, 4.5, 7.5]
-    told = [panel.narrate(x) for x in panel.stops]
-    assert told[0].startswith(
+    texts = [panel.narrate(x) for x in panel.stops]
+    assert texts[0].startswith(
         "2 s: Bucket 0 is full with 3.00 MiB: all_reduce 0 starts. (3 of 7 MiB ready; in flight: "
     )
-    assert "Backward is over." in told[1] and "all_reduce 0 is done" in told[2] and "2 of 2 buckets done" in told[3]
+    assert "Backward is over." in texts[1] and "all_reduce 0 is done" in texts[2] and "2 of 2 buckets done" in texts[3]

@@ -5,9 +5,10 @@ from unittest import mock
 import pytest
 from to_do import task
 
+from labkit.base.units import MIB
 from labkit.cost import Link, ddp_timeline, ring_all_reduce_s
 from labkit.explore.buckets import reducer
-from labkit.explore.buckets.gradients import MIB, Gradients, predicted_gradients
+from labkit.explore.buckets.gradients import Gradients, predicted_gradients
 from labkit.explore.buckets.reducer import make_buckets, predict
 from labkit.todo import TodoError
 

@@ -59,8 +59,8 @@ def test_only_the_first_step_with_a_wrong_cell_is_explained_and_the_picture_mark
     (panel,) = filled.timeline.scene["panels"]
     names = [style["name"] for style in filled.timeline.scene["styles"]]
     numbers = np.frombuffer(panel["bars"]["style"]["data"], dtype="u1")
-    told = [panel["sentences"][bar] for bar, number in enumerate(numbers) if names[number] == "wrong"]
-    assert told == list(filled.wrong.values())
+    sentences = [panel["sentences"][bar] for bar, number in enumerate(numbers) if names[number] == "wrong"]
+    assert sentences == list(filled.wrong.values())
     table = filled.timeline.static_form().table
     assert (
         table.loc["step 1"].tolist() == ["0 0 2✗", "01 1 1", "2 12 2"] and table.loc["step 4", "rank 0"] == "? 012 012"

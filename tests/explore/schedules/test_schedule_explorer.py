@@ -34,13 +34,13 @@ def move(explorer, text):
 
 def test_it_begins_with_1f1b_and_a_state_from_a_cell_or_from_the_page_is_shown_at_once(explorer):
     assert [*orders(explorer)] == ["1F1B"] and explorer.state == "1f1b n=4 m=8 F=1 B=2"
-    heard, version = [], explorer.timeline.scene["version"]
-    explorer.observe(lambda change: heard.append(change["new"]), "state")
+    changes, version = [], explorer.timeline.scene["version"]
+    explorer.observe(lambda change: changes.append(change["new"]), "state")
     explorer.state = "1f1b  M=16 vs zb-h1"
     assert explorer.state == "1f1b n=4 m=16 F=1 B=2 vs zb-h1" and [*orders(explorer)] == ["1F1B", "ZB-H1"]
     assert Schedule.from_csv(orders(explorer)["1F1B"]).n_micro == 16
     move(explorer, "gpipe n=2 m=3")
-    assert heard == ["1f1b n=4 m=16 F=1 B=2 vs zb-h1", "gpipe n=2 m=3 F=1 B=2"]
+    assert changes == ["1f1b n=4 m=16 F=1 B=2 vs zb-h1", "gpipe n=2 m=3 F=1 B=2"]
     assert explorer.timeline.scene["version"] == version + 2
 
 

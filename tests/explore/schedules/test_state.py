@@ -73,8 +73,8 @@ WRONG = [
 def test_what_does_not_parse_is_named_with_what_was_expected(text, word, expected):
     with pytest.raises(StateError) as caught:
         parse(text)
-    named, _, said = str(caught.value).partition(": expected ")
-    assert named == (repr(word) if word else "the end") and expected in said
+    named, _, rest = str(caught.value).partition(": expected ")
+    assert named == (repr(word) if word else "the end") and expected in rest
 
 
 @given(st.text())

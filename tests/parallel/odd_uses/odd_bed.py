@@ -88,14 +88,14 @@ def in_rank(use: Use, way_name: str, folder: str) -> Any:
     try:
         return [*_notes(use, way, dist.get_rank() if way.own_seeds else 0)]
     except BaseException as error:
-        told = _told(error)
-        Path(folder, f"{dist.get_rank()}.json").write_text(json.dumps(told))
-        return told
+        refusal = _outcome_of(error)
+        Path(folder, f"{dist.get_rank()}.json").write_text(json.dumps(refusal))
+        return refusal
     finally:
         gc.collect()
 
 
-def _told(error: BaseException) -> Outcome:
+def _outcome_of(error: BaseException) -> Outcome:
     """Return what a rank raised: refused where a raise of the lab's made it, else a riddle."""
     last = error.__traceback__
     while last and last.tb_next:
@@ -155,12 +155,12 @@ class Bed:
                 self.close()
                 values = [Outcome(*json.loads(path.read_text())) for path in Path(folder).iterdir()]
                 values = values or [Outcome("hang", str(error).splitlines()[0])]
-        told = [value for value in values if isinstance(value, Outcome)]
-        if not told:
+        failures = [value for value in values if isinstance(value, Outcome)]
+        if not failures:
             return compared(values, plainly(name), USES[name].tolerance)
         if self._ranks and not self._can_go_on():
             self.close()
-        return min(told, key=lambda each: ("Connection" in each.words, each.kind == "refused"))
+        return min(failures, key=lambda each: ("Connection" in each.words, each.kind == "refused"))
 
     def _can_go_on(self) -> bool:
         """Whether the ranks are there, and no message of theirs is still on its way."""

@@ -194,7 +194,7 @@ def test_everything_arrives_and_nobody_waits_for_ever_on_lanes_that_keep_their_o
 # --- memory ---------------------------------------------------------------------------------------
 
 
-def most_kept(schedule, rank):
+def max_kept(schedule, rank):
     """The most payloads that ``rank`` holds at a time, in a second step of ``schedule``: alive,
     though it has sent them."""
     network, alive = Network(schedule.n_ranks, LANES["a lane for each pair of ranks"], patient=False), []
@@ -213,8 +213,8 @@ def most_kept(schedule, rank):
 
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_in_1f1b_the_first_rank_keeps_no_more_sent_activations_than_are_in_flight(n):
-    assert most_kept(one_f_one_b(n, 8), rank=0) <= n
-    assert most_kept(gpipe(n, 8), rank=0) == 8  # nothing comes back before all is sent
+    assert max_kept(one_f_one_b(n, 8), rank=0) <= n
+    assert max_kept(gpipe(n, 8), rank=0) == 8  # nothing comes back before all is sent
 
 
 # --- what can be sent -----------------------------------------------------------------------------

@@ -270,7 +270,7 @@ def refusals() -> list[tuple[str, str]]:
 
 def test_what_needs_a_parameter_whole_is_refused_in_a_sentence_on_every_rank(ranks):
     for found in ranks(2).run(refusals).values:
-        assert {name: said for name, said in found if REFUSED[name][1] not in said} == {}
+        assert {name: message for name, message in found if REFUSED[name][1] not in message} == {}
 
 
 def kept_through_a_second_wrapper() -> bool:
@@ -519,7 +519,7 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 
 
-def asked(name: str, times: int) -> tuple[dict[str, torch.Tensor], bool]:
+def after_reading_state(name: str, times: int) -> tuple[dict[str, torch.Tensor], bool]:
     """Train, after a state was asked for so often. Return weights, and whether it follows them."""
     model = ShardedModel(net())
     optimizer = vars(torch.optim)[name](model.parameters(), **ASKED[name])
@@ -547,6 +547,6 @@ def test_a_new_optimizer_trains_as_if_its_state_had_not_been_asked_for_and_the_s
             backward(plain)
             optimizer.step()
         for times in (1, 2):
-            for found, follows in ranks(2).run(asked, name, times).values:
+            for found, follows in ranks(2).run(after_reading_state, name, times).values:
                 torch.testing.assert_close(found, weights(plain), msg=lambda text, name=name: f"{name}: {text}")
                 assert follows, name

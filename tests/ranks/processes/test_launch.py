@@ -566,7 +566,7 @@ class Unreadable:
 def test_a_value_that_cannot_be_had_names_rank_and_part_and_costs_neither_the_other_values_nor_the_ranks():
     with workers() as ranks:
         pids = ranks.run(os.getpid).values
-        for fn, said, values in (
+        for fn, words, values in (
             (returns_its_model, r"rank 1 returned .*: the value\[1\] is a torch.*send its \.module", {0: 0.5}),
             (
                 lambda: dist.get_rank() or (each for each in ()),
@@ -579,7 +579,7 @@ def test_a_value_that_cannot_be_had_names_rank_and_part_and_costs_neither_the_ot
                 {1: 1},
             ),
         ):
-            with pytest.raises(RankError, match=said) as error:
+            with pytest.raises(RankError, match=words) as error:
                 ranks.run(fn)
             assert error.value.values == values
         assert ranks.run(os.getpid).values == pids
