@@ -255,7 +255,7 @@ def report(
     print(f"1F1B, {N_RANKS} ranks, {N_MICRO} micro-batches, {2 * N_RANKS * N_MICRO} ops")
     for name, value in opened.items():
         print(f"  {name.replace('_ms', ', ms').replace('_', ' '):<40} {value:8.0f}")
-    print(f"a site's page with six explorers: first picture after {play_ms:.0f} ms")
+    print(f"a site's page with eight explorers: first picture after {play_ms:.0f} ms")
 
 
 def main() -> int:

@@ -38,7 +38,7 @@ from labkit.course.glossary import FROM_A_NOTEBOOK
 from labkit.course.leave_out import Kept, from_markdown, kept
 from labkit.course.plan import question_in
 from labkit.course.report import read_notebook
-from labkit.course.site_explorers import NO_GAME, PLAY, Playing, explorer_in, of_content, playing
+from labkit.course.site_explorers import PLAY, Playing, explorer_in, of_content, playing
 from labkit.course.student import is_student_edition
 from labkit.draw.palette import css_colours
 from labkit.explore.explorer import sentence_of
@@ -141,8 +141,7 @@ class _Site:
             shown = playing(call)
         except Exception as error:
             return _note(f"{call} does not play here: {sentence_of(error)}")
-        game = _note(NO_GAME) if call.startswith("schedule_puzzle") else ""
-        return game + self._playing(shown)
+        return self._playing(shown)
 
     def _playing(self, shown: Playing) -> str:
         """Return the HTML of a picture that plays, and write what it loads."""
@@ -175,6 +174,7 @@ class _Site:
         html = notebook_html.clean(notebook_html.notebook_body(notebook, path), _is_allowed, TAGS)
         html = _HEADING.sub(_with_id, html)
         html = re.sub("<img(?![^>]* alt=)", f'<img alt="{UNDESCRIBED}"', _LOST_PICTURE.sub("[picture]", html))
+        html = html.replace("<th></th>", "<td></td>")  # pandas' corner, which heads nothing
         return with_formulas(html.replace('<img src="pictures/', '<img loading="lazy" src="pictures/'), formulas)
 
     def _with_explorer(self, cell: NotebookNode) -> list[NotebookNode]:
@@ -185,6 +185,7 @@ class _Site:
         html, own = self._explorer(call), len(cell.outputs)
         if 'class="playing' in html and [each.output_type for each in cell.outputs[-2:]] == ["display_data"] * 2:
             own -= 2  # a widget has two: its picture or itself, and a table
+            own = 0 if call.startswith("fill_ring") else own  # what it says the page says itself
         if _WAITS_FOR_A_GUESS.match(cell.source) and not cell.outputs:
             html = f"<details><summary>Guess first, then open this.</summary>{html}</details>"
         return [*cell.outputs[:own], _html_output(html)]

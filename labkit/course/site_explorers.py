@@ -12,17 +12,36 @@ import ast
 import functools
 import hashlib
 import json
+from pathlib import Path
 from typing import NamedTuple
+
+import pandas as pd
 
 from labkit import explore
 from labkit.explore.explorer import Explorer
+from labkit.explore.grids.ring_answer import RingAnswer
 from labkit.explore.standalone_html import file_content, packed
 from labkit.explore.timeline import Timeline
 from labkit.schedule import one_f_one_b
-from labkit.simulate import simulate
+from labkit.simulate import by_stage, simulate
+from labkit.trace import event_table
 
-EXPLORERS = ("schedule_explorer", "schedule_puzzle", "bucket_explorer", "ring_explorer", "collectives_explorer")
-NO_GAME = "Here the board can only be looked at. To place an op, run this in a notebook, which answers every move."
+EXPLORERS = (
+    "schedule_explorer",
+    "schedule_puzzle",
+    "bucket_explorer",
+    "ring_explorer",
+    "collectives_explorer",
+    "fill_ring",
+)
+QUEUE = Path(__file__).with_name("worker_queue.csv")  # by data/make_worker_queue.py
+RING = """
+    before  0 0 0 | 1 1 1 | 2 2 2
+    step 1  ? ? ? | ? ? ? | ? ? ?
+    step 2  ? ? ? | ? ? ? | ? ? ?
+    step 3  ? ? ? | ? ? ? | ? ? ?
+    step 4  ? ? ? | ? ? ? | ? ? ?
+"""
 
 
 class Playing(NamedTuple):
@@ -57,7 +76,13 @@ def _begun_puzzle() -> Timeline:
     return puzzle.timeline
 
 
-MADE = {"slow_rank": _slow_rank, "schedule_puzzle, begun": _begun_puzzle}
+def _recorded_queue() -> Timeline:
+    """Return what record_queue gave once. Without a kernel nothing can be recorded."""
+    columns = {str(name): values for name, values in pd.read_csv(QUEUE).items()}
+    return Timeline(by_stage(event_table(columns, measured=True)), title="Worker threads and their queues")
+
+
+MADE = {"slow_rank": _slow_rank, "schedule_puzzle, begun": _begun_puzzle, "record_queue": _recorded_queue}
 PLAY = (
     Section(
         "Schedules",
@@ -80,9 +105,22 @@ PLAY = (
         "Step through an all-reduce, chunk by chunk, and compare it with another algorithm.",
         "ring_explorer()",
     ),
+    Section(
+        "A ring to fill in",
+        "Three ranks add up a tensor of three chunks. Whose parts are added up in each chunk after each step?",
+        f"fill_ring({RING!r})",
+    ),
     Section("Collectives", "What each rank has before and after, for seven of them.", "collectives_explorer()"),
     Section(
-        "A schedule by hand", "Level 3 of twelve, begun: three stages, four micro-batches.", "schedule_puzzle, begun"
+        "A schedule by hand",
+        "Place ops one by one. Here is level 3 of twelve, begun: three stages, four micro-batches.",
+        "schedule_puzzle, begun",
+    ),
+    Section(
+        "Queues of workers",
+        "Recorded once, on a CPU that was busy with other things as well: eight micro-batches pass the two worker threads of a "
+        "Pipe. When does a task lie in a queue, and when does its result wait to be fetched?",
+        "record_queue",
     ),
 )
 
@@ -148,5 +186,5 @@ def _timeline(call: str) -> Timeline:
     made = ast.parse(call, mode="eval").body
     assert isinstance(made, ast.Call) and isinstance(made.func, ast.Name)
     options = {option.arg: ast.literal_eval(option.value) for option in made.keywords if option.arg}
-    explorer: Explorer = getattr(explore, made.func.id)(*map(ast.literal_eval, made.args), **options)
+    explorer: Explorer | RingAnswer = getattr(explore, made.func.id)(*map(ast.literal_eval, made.args), **options)
     return explorer.timeline

@@ -21,10 +21,11 @@ standalone_html      the same as a file that needs no kernel
 static_fallback      picture and table where there is no browser
 
 Python hands over tables and orders, the page draws and explains them: live, while the kernel is
-busy, and in a file. Three things are worked out twice, so that nothing waits: when ops run
-(browser/earliest_times.js), why a rank is idle (browser/analysis.js), and what a text of a state
-says (browser/schedule_state.js). What holds them equal to Python is tests/explore: test_page_facts,
-test_what_if and schedules/test_state.
+busy, and in a file. Four things are worked out twice, so that nothing waits: when ops run
+(browser/earliest_times.js), why a rank is idle (browser/analysis.js), what a text of a state says
+(browser/schedule_state.js), and which op of a puzzle may come next (browser/puzzle.js). What holds
+them equal to Python is tests/explore: test_page_facts, test_what_if, schedules/test_state and
+puzzle/test_puzzle_page.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class FormExplorer(Explorer):
         options = {name: list(control.options.values()) for name, control in self.controls.items()}
         self.add_traits(**{name: traitlets.Enum(options[name], default_value=values[name]) for name in options})
         self.observe(self.guarded(lambda _: self.refresh()), [*options])
-        self.timeline.handlers["control"] = self.guarded(self._take)
+        self.timeline.on_control = self.guarded(self._take)
         self.timeline.library = self._library
         self.refresh()
 

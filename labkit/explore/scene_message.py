@@ -34,6 +34,7 @@ def scene_of(
     memory: bool = False,
     cap: float | None = None,
     pipeline: dict[str, Any] | None = None,
+    puzzle: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return panels on one axis as a message: without a ``time`` it is the columns of grids.
 
@@ -41,7 +42,8 @@ def scene_of(
     of it, ``narration`` over the picture, a ``note`` and ``numbers``, in HTML, below. A grid opens
     at the step ``opens_at``. Panels of bars bring their sentences; of event tables the page makes
     them, with ``memory`` also how many micro-batches' activations each rank keeps, and where that
-    is over ``cap``. What a ``pipeline`` shows the page works out itself: browser/schedules.js.
+    is over ``cap``. What a ``pipeline`` or a ``puzzle`` shows the page works out itself:
+    browser/schedules.js, browser/puzzle.js.
     """
     drawn = [panel for panel in panels if isinstance(panel, Panel)]
     names = set().union(*(panel.names if isinstance(panel, EventTables) else panel.bars["name"] for panel in panels))
@@ -57,10 +59,11 @@ def scene_of(
         "note": note,
         "numbers": numbers,
         "pipeline": pipeline,
+        "puzzle": puzzle,
         "stops": column(stops, "f8"),
         "steps": [_narration(drawn, x) for x in stops],
         "opens_at": opens_at if time is None and len(stops) > 1 else -1,
-        "axis": _axis(time),
+        "axis": axis_message(time) if time else None,
         "styles": styles,
         "memory": memory,
         "cap": cap,
@@ -112,8 +115,8 @@ def _panel(panel: Panel, number_of: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _axis(axis: TimeAxis | None) -> dict[str, Any] | None:
-    return {"label": axis.label, "unit": axis.unit, "per_second": axis.per_second} if axis else None
+def axis_message(axis: TimeAxis) -> dict[str, Any]:
+    return {"label": axis.label, "unit": axis.unit, "per_second": axis.per_second}
 
 
 def _columns(table: Mapping[Any, Any] | pd.DataFrame) -> dict[str, Any]:

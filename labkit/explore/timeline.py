@@ -31,8 +31,8 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
 
     ``narration`` is the line over it, which a screen reader reads aloud. ``static_form()`` returns
     what stands for it where there is no browser. In its file the controls of its ``form`` choose
-    from the ``library()``. ``handlers`` are called with what a reader does: ``control(name, text)``
-    of the form, and where bars are placed by hand ``pick(bar)``, a click, or Enter.
+    from the ``library()``. ``on_control(name, value)`` is called with what a reader chooses, and
+    returns why it cannot be, or "".
 
     ``events`` is what ``simulate(...)`` or a run gives. With a ``schedule``, or where the table is
     one step of a pipeline, each op says what it needs, what waits for it and why it is late. With
@@ -64,7 +64,7 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
         title: str = "",
     ):
         super().__init__()
-        self.handlers: dict[str, Callable[..., Any]] = {}
+        self.on_control: Callable[..., str] = lambda *_: ""
         self._version = 0
         self.keeps_picture: Callable[[bytes, tuple[int, int]], None] = self.keep_picture
         self.static_form: Callable[[], StaticForm] = self._no_static_form
@@ -106,14 +106,12 @@ class Timeline(StaticFallback, anywidget.AnyWidget):
             self._download(message["view"])
         elif "picture" in message:
             self.keeps_picture(bytes(buffers[0]), message["picture"])
-        elif "control" in message:
+        else:
             self._take(message["control"], message["text"])
-        elif message.get("version") == self._version:  # or else it is about a picture that is no longer there
-            self.handlers["pick"](message["pick"])
 
     def _take(self, control: str, text: Any) -> None:
         """Do what a control says; the form marks the one that was refused, with the reason."""
-        why = self.handlers["control"](control, text)
+        why = self.on_control(control, text)
         fault = {"name": control, "text": why} if why else {}
         if fault != self.form.get("fault", {}):
             self.form = self.form | {"fault": fault}

@@ -87,13 +87,35 @@ def test_esc_in_a_grid_leaves_the_reader_in_the_same_cell_as_it_was_at_the_start
 
 
 def test_a_file_asks_for_nothing_that_it_cannot_do(opened):
-    page = opened(schedule_puzzle(3).timeline)
-    page.locator(".lk-stage").press("Home")
-    expect(card(page)).to_contain_text("0F0: forward pass")
-    expect(page.locator("main")).not_to_contain_text(re.compile("click|press Enter", re.IGNORECASE))
     ring = ring_explorer(3)
     ring.compare_with = "yours"
     expect(opened(ring.timeline).locator("main")).not_to_contain_text("Run mine")
+
+
+def test_the_file_of_a_puzzle_is_played_by_keyboard_and_answers_every_move(opened):
+    puzzle = schedule_puzzle(1)
+    puzzle.place("0F0")
+    page = opened(puzzle.timeline)
+    stage, said = page.locator(".lk-stage"), page.locator(".lk-narration")
+    expect(said).to_have_text("0F0 on rank 0 from 0 to 1.")
+    stage.press("End")
+    expect(card(page)).to_contain_text(
+        "It may be placed on rank 1, from 1 to 2. Click it, or press Enter, to place it."
+    )
+    for op in ("1F0", "1B0"):
+        stage.press("End")
+        stage.press("Enter")
+        expect(said).to_contain_text(f"{op} on rank 1 from")
+    expect(page.get_by_text("What this level teaches")).to_be_hidden()
+    page.get_by_role("button", name="Hint").click(click_count=2)
+    expect(said).to_contain_text("✓ Finished in 6: that is par.")
+    expect(page.get_by_text("What this level teaches")).to_be_visible()
+    page.get_by_role("button", name="Undo").click()
+    expect(said).to_have_text("Undone: 3 of 4 ops are placed.")
+    page.get_by_role("button", name="Next level").click()
+    expect(page).to_have_title("Level 2: Two at once")
+    page.get_by_role("combobox", name="level").select_option("1 of 12: There and back")
+    expect(page.locator(".lk-numbers")).to_contain_text("0F0")
 
 
 def test_a_switch_takes_a_loss_away_the_bars_slide_and_it_says_what_is_saved(opened):

@@ -101,6 +101,14 @@ def test_a_puzzle_is_built_by_keyboard_and_by_mouse_and_no_key_reaches_jupyterla
     for name, said in {"Undo": "3 of 8", "Clear": "The board is empty", "Hint": "Place 0F0 next"}.items():
         page.get_by_role("button", name=name, exact=True).click()
         expect(narration(page)).to_contain_text(said)
+    page.get_by_role("button", name="Hint", exact=True).click()
+    for source, said in {  # what the page does a cell knows, and the other way round
+        "shown.say(shown.csv.replace('\\n', ';'))": "0F0;;",
+        "shown.place('1F1')": "No: 1F1 needs the activation of 0F1, which is not placed yet.",
+        "shown.place('0F1')": "0F1 on rank 0 from 1 to 2.",
+    }.items():
+        run_in_kernel(page, source)
+        expect(narration(page)).to_have_text(said)
 
 
 def go_to(page: Page, label: str) -> None:

@@ -91,8 +91,12 @@ def play_all(page):
         expect(each).to_have_attribute("data-drawn", re.compile(r"\d"))
 
 
+COLOURS = {"runOnly": ["color-contrast"]}  # only these depend on the theme
+GROUNDS = {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 17, 17)"}
+
+
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_plays_asks_for_nothing_outside_and_shuts_nobody_out(name, opened):
+def test_a_page_plays_asks_for_nothing_outside_and_shuts_nobody_out_light_or_dark(name, opened):
     page = opened("index")
     asked = []
     page.on("request", lambda request: asked.append(request.url))
@@ -100,21 +104,33 @@ def test_a_page_plays_asks_for_nothing_outside_and_shuts_nobody_out(name, opened
     play_all(page)
     assert asked and not [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    theme = page.evaluate(
-        "[getComputedStyle(document.body).backgroundColor, matchMedia('(prefers-color-scheme: dark)').matches]"
-    )
-    assert theme in (["rgb(255, 255, 255)", False], ["rgb(17, 17, 17)", True])
-    if name not in PAGES[3:5]:  # of their code alone axe would take ten seconds
-        axe.check(page, "body")
+    for (theme, ground), rules in zip(GROUNDS.items(), ({}, COLOURS), strict=True):
+        page.emulate_media(color_scheme=theme)
+        expect(page.locator("body")).to_have_css("background-color", ground)
+        for each in page.locator(".playing").all():
+            expect(each).to_have_attribute("data-theme", theme)
+        if name not in PAGES[3:5]:  # of their code alone axe would take ten seconds
+            axe.check(page, "body", **rules)
 
 
 def test_on_the_page_play_is_every_explorer_and_its_controls_work(opened):
     page = opened("play", "#rings")  # a place in the page, not a state
     play_all(page)
-    assert page.locator(".playing").count() == page.locator("section").count() == 6
+    assert page.locator(".playing").count() == page.locator("section").count() == 8
     rings = page.locator("section", has=page.get_by_role("heading", name="Rings"))
     rings.get_by_role("combobox", name="algorithm").select_option("naive ring")
     expect(rings.locator(".lk-narration")).to_contain_text("naive ring")
+    ring = page.locator("section", has=page.get_by_role("heading", name="A ring to fill in"))
+    ring.locator(".lk-stage").press("Home")
+    for key in ("ArrowDown", "0"):  # in step 1 rank 0 still has its own part of chunk 0 alone
+        page.keyboard.press(key)
+    expect(ring.locator(".lk-narration")).to_have_text("Of 36 cells 1 are right, 0 wrong, 35 open. Go on with step 1.")
+    ring.get_by_role("checkbox", name="rank 2").check()
+    expect(ring.locator(".lk-narration")).to_contain_text("rank 0, chunk 0: 02? The part of rank 2 is not in it.")
+    expect(ring.locator(".lk-card")).to_contain_text("The part of rank 2 is not in it.")
+    by_hand = page.locator("section", has=page.get_by_role("heading", name="A schedule by hand"))
+    by_hand.get_by_role("button", name="Hint").click(click_count=2)
+    expect(by_hand.locator(".lk-narration")).to_have_text("1F1 on rank 1 from 2 to 3.")
     schedules = page.locator("section", has=page.get_by_role("heading", name="Schedules"))
     expect(schedules.locator(".lk-narration")).to_contain_text("1F1B: makespan 33")
     assert not schedules.get_by_role("button", name="Copy link").count()
@@ -165,7 +181,7 @@ def test_the_student_editions_site_has_no_outputs_and_no_answers(site, tmp_path,
     assert not any(re.search(r"The guess on this page|With solutions", page) for page in pages.values())
     assert not list((tmp_path / "site" / "pictures").glob("*.png"))
     notebooks = pages["02_collectives"] + pages["09_pipe"]
-    assert notebooks.count('class="output_area"') == notebooks.count('class="playing ') == 2
+    assert notebooks.count('class="output_area"') == notebooks.count('class="playing ') == 3
     assert "The guess on this page" in (site / "02_collectives.html").read_text()
 
 

@@ -59,6 +59,17 @@ test("facts that have no room beside the title stand below it, in lines no longe
   assert.ok(narrow.panels[0].rowsTop >= wide.panels[0].rowsTop + 12 * lines.length);
 });
 
+test("a title breaks into lines no longer than the picture, above the facts", () => {
+  const scene = sceneOf([4], { facts: "6 steps" });
+  scene.panels[0].title = "GPT-2 small: bytes, in the order of sending";
+  const [wide, narrow] = [layOut(scene, 1000), layOut(scene, 220)].map(({ panels }) => panels[0]);
+  assert.deepEqual([wide.titleLines, wide.facts.lines], [[scene.panels[0].title], ["6 steps"]]);
+  assert.equal(narrow.titleLines.join(" "), scene.panels[0].title);
+  for (const line of narrow.titleLines) assert.ok(widthOf(line) <= 220, line);
+  assert.deepEqual(narrow.facts.lines, [...narrow.titleLines.map(() => ""), "6 steps"]);
+  assert.ok(narrow.rowsTop >= wide.rowsTop + 12 * narrow.titleLines.length);
+});
+
 test("names of columns break into lines and shrink until neighbours stay apart", () => {
   const columns = [0, 1, 2, 3].map((k) => [k + 0.5, `stage ${k} gradients`]);
   const { plot, panels: [{ names }] } = layOut(sceneOf([4], { axis: null, columns }), 260);

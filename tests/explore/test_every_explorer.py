@@ -120,6 +120,7 @@ def test_every_bar_that_is_not_an_event_and_every_step_there_has_its_sentence(ex
         (Timeline, [simulate(one_f_one_b(2, 4)), one_f_one_b(2, 3)], ValueError, "not in the schedule"),
         (schedule_explorer, ["n=0"], ValueError, "1 to"),
         (schedule_puzzle, [13], ValueError, "1 to 12"),
+        (schedule_puzzle, [None], TypeError, "1 to 12"),
         (bucket_explorer, ["gpt5"], ValueError, "gpt2"),
         (ring_explorer, [17], ValueError, "2 to 16"),
         (collectives_explorer, [1], ValueError, "2 to 8"),

@@ -7,7 +7,6 @@ import zlib
 import pytest
 
 from labkit.explore import Timeline, bucket_explorer, static_fallback
-from labkit.explore.event_tables import EventTables
 from labkit.schedule import gpipe, one_f_one_b
 from labkit.simulate import simulate
 from labkit.trace import event_table
@@ -25,20 +24,17 @@ def receive(timeline, **message):
     timeline._receive(timeline, {"version": timeline.scene["version"]} | message, [])
 
 
-def test_what_a_reader_picked_in_an_earlier_picture_is_not_heard(timeline):
+def test_what_a_reader_chooses_is_heard(timeline):
     heard = []
-    timeline.handlers["pick"] = heard.append
-    earlier = timeline.scene["version"]
-    timeline.show([EventTables.of(simulate(gpipe(1, 1)))], alt="another")
-    receive(timeline, version=earlier, pick=0)
-    assert heard == []
+    timeline.on_control = lambda *what: heard.append(what) or ""
+    receive(timeline, control="ranks", text="4")
+    assert heard == [("ranks", "4")]
 
 
-def test_what_a_reader_picks_is_heard(timeline):
-    heard = []
-    timeline.handlers["pick"] = heard.append
-    receive(timeline, pick=3)
-    assert heard == [3]
+def test_why_a_choice_is_refused_stands_in_the_form(timeline):
+    timeline.on_control = lambda name, text: f"no {text} {name}"
+    receive(timeline, control="ranks", text="4")
+    assert timeline.form["fault"] == {"name": "ranks", "text": "no 4 ranks"}
 
 
 def test_a_file_is_written_whole_and_what_an_event_is_called_cannot_run_as_code(tmp_path):

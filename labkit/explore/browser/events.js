@@ -17,7 +17,7 @@ const FIRST_BUCKET = 2 ** 30;
 // Return the panel of event tables as Python or schedules.js gives them: {title, tables, row, memory, cap}, and of
 // a run that can be replayed what_if (what_if.js).
 // Of two tables the first is what was predicted. row is what a rank is called, cap how much a rank may
-// keep, or each of them. A table that is being built has ops that are only `offered`; then Python gives
+// keep, or each of them. A table that is being built has ops that are only `offered`; then puzzle.js gives
 // facts, labels and marks, how many ranks there are, and the op that is chosen.
 export function eventPanel(given, styles) {
   const { title, tables, row, memory, cap, facts = "", labels, marks = [], ranks = 0, chosen = null, what_if = null } = given;

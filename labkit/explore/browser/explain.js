@@ -14,7 +14,7 @@ export const percent = (share) => `${Math.abs(100 * share).toFixed(1)} %`;
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
 const sentence = (text) => `${capital(text)}.`;
 const plural = (count, word, ending = "s") => `${count} ${word}${count === 1 ? "" : ending}`;
-const wordsOf = (name) => name.replace(/_grad(?=_|$)/g, "_gradient").replaceAll("_", " ");
+export const wordsOf = (name) => name.replace(/_grad(?=_|$)/g, "_gradient").replaceAll("_", " ");
 
 const lastOf = (tables) => tables.reduce((last, { end_s: end }) => end.reduce((a, b) => Math.max(a, b), last), 0);
 

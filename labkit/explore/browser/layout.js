@@ -14,6 +14,7 @@ export const LINE = 15; // from a line of text to the next
 const BESIDE = 16; // between a title and the facts beside it
 const NAME = { size: 11 }; // how a column's name is written, if there is room
 const MIN_SIZE = 7;
+const NO_BREAK = "\u00a0"; // a space at which a line ends only if it has to
 
 // Return the place of every panel of a scene, and of the axis, in a picture so wide, whose rows fill the `room`
 // from top to bottom, if that is given. widthOf(text, look) is that of a text, as Painter has it.
@@ -37,7 +38,8 @@ function placePanels(scene, { width, gutter, plot, row }, widthOf) {
   const panels = scene.panels.map((panel) => {
     const top = y;
     y += panel.title || panel.facts ? TITLE : 6;
-    const facts = placeFacts(panel, plot, widthOf);
+    const titleLines = wrap(panel.title, width - 8, (line) => widthOf(line, TITLE_LOOK));
+    const facts = placeFacts(panel, titleLines, plot, widthOf);
     y += LINE * (facts.lines.length - 1);
     const names = nameColumns(panel.columns, plot / (scene.extent[1] - scene.extent[0]), widthOf);
     y += panel.columns.length ? COLUMN + LINE * (names.most - 1) : 0;
@@ -45,23 +47,26 @@ function placePanels(scene, { width, gutter, plot, row }, widthOf) {
     y += panel.height * row;
     const bottom = y;
     y += GAP;
-    return { top, rowsTop, bottom, facts, names };
+    return { top, rowsTop, bottom, titleLines, facts, names };
   });
   return { width, gutter, plot, row, panels, axisTop: y - GAP + 2, height: y - GAP + (scene.axis ? AXIS : 8) };
 }
 
-// Return the facts in lines, and where they begin: at the right of the title, or below it.
-function placeFacts({ title, facts }, plot, widthOf) {
+// Return the facts in lines, and where they begin: at the right of the title, or below its lines.
+function placeFacts({ title, facts }, titleLines, plot, widthOf) {
   const left = plot - widthOf(facts);
-  const isBeside = !facts || widthOf(title, TITLE_LOOK) + BESIDE <= left;
-  return isBeside ? { lines: [facts], left } : { lines: ["", ...wrap(facts, plot, widthOf)], left: 0 };
+  if (facts && widthOf(title, TITLE_LOOK) + BESIDE <= left) return { lines: [facts], left };
+  return { lines: [...titleLines.map(() => ""), ...(facts ? wrap(facts, plot, widthOf) : [])], left: 0 };
 }
 
 // Return the names of columns in lines, in letters so small that neighbours stay apart.
 function nameColumns(columns, unit, widthOf) {
   const apart = Math.min(...columns.slice(1).map(([at], k) => at - columns[k][0])) * unit - 4;
-  const texts = columns.map(([at, text]) => [at, wrap(text, apart, (line) => widthOf(line, NAME))]);
-  const widest = Math.max(...texts.flatMap(([, lines]) => lines.map((line) => widthOf(line, NAME))));
+  const linesOf = (text) => wrap(text, apart, (line) => widthOf(line, NAME));
+  const widestOf = (all) => Math.max(...all.flatMap(([, lines]) => lines.map((line) => widthOf(line, NAME))));
+  let texts = columns.map(([at, text]) => [at, linesOf(text)]);
+  if (widestOf(texts) > apart) texts = columns.map(([at, text]) => [at, linesOf(text.replaceAll(NO_BREAK, " "))]);
+  const widest = widestOf(texts);
   const size = Math.max(MIN_SIZE, NAME.size * Math.min(1, apart / widest));
   return { texts, size, most: Math.max(...texts.map(([, lines]) => lines.length)) };
 }

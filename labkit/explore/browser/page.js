@@ -40,13 +40,13 @@ const PAGE = `
   </div>
   <div data-part="card" class="lk-card" role="status"></div>
   <div data-part="legend" class="lk-legend" role="toolbar" aria-label="Show one kind alone"></div>
-  <form data-part="form" class="lk-form" aria-label="What is shown" hidden></form>
+  <form data-part="form" class="lk-form" hidden></form>
   <p data-part="note" class="lk-note"></p>
-  <div data-part="numbers" class="lk-numbers" role="region" aria-label="Numbers"></div>
+  <div data-part="numbers" class="lk-numbers" role="group" aria-label="Numbers"></div>
   <div class="lk-below">
     <details data-part="table" class="lk-table">
       <summary>The same as a table</summary>
-      <div data-part="rows" class="lk-rows" tabindex="0" role="region" aria-label="Table of the picture"></div>
+      <div data-part="rows" class="lk-rows" tabindex="0" role="group" aria-label="Table of the picture"></div>
     </details>
     <span data-part="saving" class="lk-group" role="toolbar" aria-label="Save the picture">${saver("PNG")} ${saver("HTML")}</span>
   </div>`;

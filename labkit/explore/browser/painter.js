@@ -112,10 +112,11 @@ function write(pen, frame, text, x, y, { size = 12, colour = frame.theme.ink, al
 }
 
 // What stands around the bars: title, facts, names of columns and rows, peaks.
-function paintWords(pen, frame, { title, facts, names, rows, peaks, top, rowsTop }) {
+function paintWords(pen, frame, { titleLines, facts, names, rows, peaks, top, rowsTop }) {
   const { width, gutter, plot, row } = frame.layout;
   const muted = { colour: frame.theme.muted, size: 11 };
-  write(pen, frame, title, Math.min(gutter, Math.max(4, width - widthOf(pen, title, TITLE_LOOK))), top + 12, TITLE_LOOK);
+  const left = Math.min(gutter, ...titleLines.map((line) => Math.max(4, width - widthOf(pen, line, TITLE_LOOK))));
+  titleLines.forEach((line, k) => write(pen, frame, line, left, top + 12 + LINE * k, TITLE_LOOK));
   facts.lines.forEach((line, k) => write(pen, frame, line, gutter + facts.left, top + 12 + LINE * k, { ...muted, size: 12 }));
   for (const [at, lines] of names.texts) {
     const first = rowsTop - 10 - LINE * (lines.length - 1);

@@ -68,7 +68,7 @@ function orderOf(csv, n) {
   return known.get(csv);
 }
 
-function readOp(text) {
+export function readOp(text) {
   const [, stage, kind, microBatch] = /(\d+)(.)(\d+)/.exec(text);
   return { kind, stage: Number(stage), microBatch: Number(microBatch) };
 }

@@ -12,7 +12,6 @@ import { Player } from "./player.js";
 import { Projector } from "./projector.js";
 import { listenToPointer, SLACK, ZOOM } from "./pointer.js";
 import { readScene } from "./scene.js";
-import { readPipeline } from "./schedules.js";
 import { Slide } from "./slide.js";
 import { Switches } from "./switches.js";
 import { fillNumbers, letScroll, tableOf } from "./table.js";
@@ -60,12 +59,16 @@ export class TimelineView {
 
   // --- what is shown ----------------------------------------------------------------------------
 
-  // With a pipeline, its picture in place of the one that was sent.
-  show(sent, pipeline = null) {
-    const scene = pipeline ? readPipeline(sent, pipeline) : readScene(sent);
+  // Show what Python has sent.
+  show(sent) {
+    this.play(readScene(sent), this.host.get("narration"));
+  }
+
+  // Show a picture that the page has made.
+  play(scene, narration = "") {
     this.switches.follow(scene);
     this.slide = null;
-    this.showScene(scene, pipeline ? "" : this.host.get("narration"));
+    this.showScene(scene, narration);
   }
 
   // Show the same run without some of what it has lost.
@@ -193,8 +196,7 @@ export class TimelineView {
     if (this.isOffered(mark)) rest.push("Click it, or press Enter, to place it.");
     this.card.classList.toggle("lk-pinned", Boolean(mark) && same(mark, this.pinned));
     const what = this.scene.panels.some((each) => each.tables) ? "bar or an idle gap" : this.noun;
-    const isBuilt = this.host.send && this.scene.panels.some((each) => each.bars.ghost);
-    const hint = isBuilt
+    const hint = this.scene.panels.some((each) => each.bars.ghost?.some(Boolean))
       ? "Click an outlined op to place it, or go to it with arrow keys and press Enter."
       : `Point at a ${what}, or press an arrow key in the picture, and read here what it is.`;
     const words = first ? [element("strong", first), element("p", rest.join(" "))] : [element("p", hint, "lk-hint")];
@@ -272,12 +274,12 @@ export class TimelineView {
     this.stage.focus({ preventScroll: true });
     if (mark) this.focus = mark;
     this.pin(mark && !same(mark, this.pinned) ? mark : null);
-    if (this.isOffered(mark)) this.host.send({ pick: mark.bar, version: this.scene.version });
+    if (mark) this.host.choose?.(mark.bar);
   }
 
-  // Is it a bar that is only outlined, which Python places?
+  // Is it a bar that is only outlined?
   isOffered(mark) {
-    return Boolean(this.host.send && this.scene.panels[mark?.panel]?.bars.ghost?.[mark.bar]);
+    return Boolean(this.scene.panels[mark?.panel]?.bars.ghost?.[mark.bar]);
   }
 
   pin(mark) {
@@ -290,7 +292,8 @@ export class TimelineView {
 
   press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (!this.act(event.shiftKey && event.key.startsWith("Arrow") ? `Shift${event.key}` : event.key)) return;
+    const key = event.shiftKey && event.key.startsWith("Arrow") ? `Shift${event.key}` : event.key;
+    if (!this.host.press?.(key) && !this.act(key)) return;
     event.preventDefault();
     event.stopPropagation();
   }

@@ -4,8 +4,11 @@ import { Form } from "../../guesses/browser/form.js";
 import { KeptPicture } from "./kept_picture.js";
 import { Messages, NO_KERNEL } from "./messages.js";
 import { download } from "./page.js";
+import { Puzzle } from "./puzzle.js";
 import { controlsOf, isOfTimes, moved, ordersOf } from "./schedule_controls.js";
+import { RingFill } from "./ring_fill.js";
 import { readState, stateOf } from "./schedule_state.js";
+import { readPipeline } from "./schedules.js";
 import { TimelineView } from "./timeline.js";
 
 // In a notebook: what anywidget calls.
@@ -27,12 +30,14 @@ function render({ model, el }) {
   const onKey = (event) => {
     if (!event.ctrlKey && !event.metaKey && !(event.shiftKey && event.key === "Enter")) event.stopPropagation();
   };
-  const view = new TimelineView(root, { get: (name) => model.get(name), send: (message) => { isAtOne = false; messages.send(message); }, onDrawn });
+  const send = (message) => { isAtOne = false; messages.send(message); };
+  const view = new TimelineView(root, { get: (name) => model.get(name), choose: (bar) => puzzle?.choose(bar), send, onDrawn });
   const kept = new KeptPicture(() => view.photograph(), (...message) => model.send(...message));
   const ask = (control, text) => messages.ask({ control, text });
   let isAhead = false; // of Python: it does not know yet what is dragged
   let isAtOne = false; // with what was sent last: nothing is left to send
   const form = new Form(view.form, (name, value, isFinal) => {
+    if (puzzle) return puzzle.take(name, value);
     if (!schedule) return ask(name, value);
     isAtOne = schedule.take(name, value);
     isAhead = isAtOne && !isFinal;
@@ -41,15 +46,22 @@ function render({ model, el }) {
   const { schedules } = model.get("form");
   const schedule = schedules ? new ScheduleForm(form, view, schedules, { scene: () => model.get("scene"), ask }) : null;
   if (schedule) unpacked(schedules.library).then((library) => { schedule.library = library; });
+  const tell = (moves) => { // Python, if it is still there: the page goes on without
+    isAtOne = true;
+    if (!messages.isLost) ask("moves", moves);
+  };
+  const puzzle = model.get("scene").puzzle ? new PuzzleForm(form, view, model.get("scene"), tell) : null;
   const showForm = () => {
     if (messages.isWaiting) return; // what was moved last is still to come
     const { controls = [], fault } = model.get("form");
+    if (puzzle) return;
     if (schedule) schedule.showForm(fault);
     else form.show(controls, fault);
   };
   const show = () => {
     const scene = model.get("scene");
-    if (schedule) schedule.follow(scene, isAhead || messages.next.size);
+    if (puzzle) messages.next.size || puzzle.follow(scene);
+    else if (schedule) schedule.follow(scene, isAhead || messages.next.size);
     else view.show(scene);
     showForm();
   };
@@ -69,6 +81,73 @@ function render({ model, el }) {
     kept.end();
     view.end();
   };
+}
+
+// The puzzle: the page has its rules, and tells what was done.
+class PuzzleForm {
+  constructor(form, view, { puzzle }, tell = () => {}) {
+    Object.assign(this, { form, view, tell, puzzle: new Puzzle(puzzle) });
+  }
+
+  // Take what Python says. What stands here already stays, with what is pointed at.
+  follow({ puzzle }) {
+    if (this.puzzle.follow(puzzle)) this.draw();
+  }
+
+  choose(bar) {
+    if (this.puzzle.place(bar)) this.change();
+  }
+
+  take(name, value) {
+    this.puzzle.take(name, value);
+    this.change();
+  }
+
+  change() {
+    this.draw();
+    this.tell(this.puzzle.state);
+  }
+
+  draw() {
+    this.view.play(this.puzzle.scene);
+    this.form.show(this.puzzle.controls);
+  }
+}
+
+// A ring to be filled in, in a file.
+class RingForm {
+  constructor(view, scene, fill) {
+    Object.assign(this, { view, ring: new RingFill(scene, fill) });
+    this.form = new Form(view.form, (rank) => this.turn(rank));
+    this.draw();
+  }
+
+  choose(bar) {
+    this.ring.chosen = bar;
+    this.form.show(this.ring.controls);
+  }
+
+  turn(rank) {
+    this.ring.turn(rank);
+    this.draw();
+  }
+
+  // Take a key in the cell that was gone to. Returns whether it is one.
+  press(key) {
+    const { focus } = this.view;
+    const isRank = Boolean(focus) && this.ring.whole.includes(key);
+    if (isRank) {
+      this.choose(focus.bar);
+      this.turn(key);
+    }
+    return isRank;
+  }
+
+  draw() {
+    this.view.play(this.ring.scene);
+    if (this.ring.chosen !== null) this.view.pin({ panel: 0, bar: this.ring.chosen });
+    this.form.show(this.ring.controls);
+  }
 }
 
 // The form of schedules: it follows by itself as far as its library goes, and beyond that asks for orders.
@@ -94,7 +173,7 @@ class ScheduleForm {
   }
 
   draw() {
-    this.view.show(this.scene(), { ...this.pipeline, ...this.spec.look });
+    this.view.play(readPipeline(this.scene(), { ...this.pipeline, ...this.spec.look }));
   }
 
   showForm(fault) {
@@ -174,7 +253,8 @@ export function openFile(root, { scenes, panels, texts, library }) {
   const whole = (scene) => ({ ...scene, panels: scene.panels.map((number) => withTexts(panels[number])) });
   const withTexts = (panel) => (panel.sentences ? { ...panel, sentences: panel.sentences.map((number) => texts[number]) } : panel);
   const state = { scene: whole(first), narration: first.narration };
-  const view = new TimelineView(root, { get: (name) => state[name] });
+  let game = null; // what answers a reader who chooses a bar
+  const view = new TimelineView(root, { get: (name) => state[name], choose: (bar) => game?.choose(bar), press: (key) => game?.press?.(key) });
   const heading = root.parentElement.querySelector(":scope > h1");
   const entitle = ({ title, alt }) => { if (heading) document.title = heading.textContent = title || alt.replace(/\.$/, ""); };
   const show = (scene) => {
@@ -182,7 +262,12 @@ export function openFile(root, { scenes, panels, texts, library }) {
     view.show(scene);
     entitle(scene);
   };
-  if (library?.orders) {
+  if (first.puzzle) {
+    game = new PuzzleForm(new Form(view.form, (...input) => game.take(...input)), view, first, () => entitle(view.scene));
+    game.follow(first);
+    entitle(view.scene);
+  } else if (library?.fill) game = new RingForm(view, state.scene, library.fill);
+  else if (library?.orders) {
     const form = new Form(view.form, (name, value) => {
       schedule.take(name, value);
       entitle(view.scene);

@@ -10,9 +10,11 @@ fill_ring('''
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import cached_property
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,9 +22,10 @@ from IPython.display import display
 
 from labkit.base.measurement_html import Lines
 from labkit.base.texts import listed
-from labkit.explore.grids.cells import cell_panel
+from labkit.explore.grids.cells import Cell, cell_panel
 from labkit.explore.grids.ring_panel import MAX_NAMED, ranks_in, ring_cells
 from labkit.explore.grids.rings import RingTrace, simulate_ring
+from labkit.explore.scene_message import styles_message
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 
@@ -62,15 +65,12 @@ class RingAnswer(Lines):
     def timeline(self) -> Timeline:
         """The grid as it was filled in, a row per step, with the wrong cells marked."""
         n, cells = self.trace.n, []
-        for true in ring_cells(self.trace):
-            for step in range(true.appear, true.vanish):
-                place = step, true.rank, int(true.column)
-                cell = true._replace(rank=step, column=true.rank * (n + _APART) + true.column, appear=0, vanish=1)
-                if place in self.wrong:
-                    cell = cell._replace(name="wrong", chunk=0, label=self.cells[place], sentence=self.wrong[place])
-                if self.cells[place] == EMPTY:
-                    cell = cell._replace(name="open", chunk=0, label=EMPTY, sentence="Still to be filled in.")
-                cells.append(cell)
+        for place, cell in self._true_cells():
+            if place in self.wrong:
+                cell = cell._replace(name="wrong", chunk=0, label=self.cells[place], sentence=self.wrong[place])
+            if self.cells[place] == EMPTY:
+                cell = cell._replace(name="open", chunk=0, label=EMPTY, sentence="Still to be filled in.")
+            cells.append(cell)
         columns = {
             rank * (n + _APART) + chunk: f"rank\u00a0{rank}, chunk\u00a0{chunk}" for rank, chunk in np.ndindex(n, n)
         }
@@ -79,7 +79,34 @@ class RingAnswer(Lines):
         timeline = Timeline()
         timeline.show([panel], alt=alt, title="The ring, filled in")
         timeline.static_form = lambda: StaticForm(alt, self._table(), scene=lambda: timeline.scene)
+        timeline.library = self._library
         return timeline
+
+    def _true_cells(self) -> Iterator[tuple[Place, Cell]]:
+        """Yield the cells of the grid as they should be, each with its place."""
+        for true in ring_cells(self.trace):
+            for step in range(true.appear, true.vanish):
+                column = true.rank * (self.trace.n + _APART) + true.column
+                yield (
+                    (step, true.rank, int(true.column)),
+                    true._replace(rank=step, column=column, appear=0, vanish=1),
+                )
+
+    def _library(self) -> dict[str, Any]:
+        """Return what a file needs to be filled in: of each cell, what is said to which answer."""
+        whole = "".join(map(str, range(self.trace.n)))
+        answers = ["".join(some) for size in range(1, 1 + len(whole)) for some in combinations(whole, size)]
+        bars, names, shades = [], {"open", "wrong"}, {0}
+        for place, cell in self._true_cells():
+            own = self.cells[place].replace("Σ", whole).replace(EMPTY, "")
+            reasons = {answer: _what_is_wrong(self.trace, place, answer) for answer in {own, *answers} - {""}}
+            wrong = {answer: reason for answer, reason in reasons.items() if reason}
+            looks = {name: getattr(cell, name) for name in ("name", "chunk", "label", "sentence")}
+            bars.append({"step": place[0], "place": _place(place), "filled": own, "right": looks, "wrong": wrong})
+            names.add(cell.name)
+            shades.add(cell.chunk)
+        styles = styles_message(names, 1 + max(shades))
+        return {"fill": {"bars": bars, "styles": styles, "whole": whole, "done": self._done()}}
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str | None:
         """Write the grid to ``path``: see :meth:`Timeline.to_html`."""
@@ -114,8 +141,11 @@ class RingAnswer(Lines):
         if EMPTY in self.cells.values():
             step = next(step for (step, _, _), cell in self.cells.items() if cell == EMPTY)
             return [head, f"Go on with step {step}."]
+        return [head, self._done()]
+
+    def _done(self) -> str:
         half = self.trace.n - 1
-        return [head, f"After step {half} each rank has one whole sum, after step {2 * half} all of them."]
+        return f"After step {half} each rank has one whole sum, after step {2 * half} all of them."
 
 
 # --- what the reader wrote ------------------------------------------------------------------------
@@ -150,13 +180,11 @@ def _read(text: str) -> dict[Place, str]:
 
 def _what_is_wrong(trace: RingTrace, place: Place, cell: str) -> str:
     """Return what is wrong with a cell, and why; nothing for one that is right."""
-    step, rank, chunk = place
     true = ranks_in(int(trace.states[place]))
     answer = list(range(trace.n)) if cell == "Σ" else [int(digit) if digit.isdecimal() else -1 for digit in cell]
     if sorted(answer) == true:
         return ""
-    when = f"After step {step}" if step else "Before the first step"
-    head = f"{when}, rank {rank}, chunk {chunk}: {cell}?"
+    head = f"{_place(place)}: {cell}?"
     if not set(answer) <= set(range(trace.n)):
         return f"{head} Write the numbers of the ranks side by side, such as 02, of ranks {listed(range(trace.n))}."
     faults = {
@@ -167,6 +195,11 @@ def _what_is_wrong(trace: RingTrace, place: Place, cell: str) -> str:
     found = [f"{_parts(ranks)} {'is' if len(ranks) == 1 else 'are'} {what}" for what, ranks in faults.items() if ranks]
     text = ", and ".join(found)
     return f"{head} {text[0].upper()}{text[1:]}. {_why(trace, place)}"
+
+
+def _place(place: Place) -> str:
+    step, rank, chunk = place
+    return f"{f'After step {step}' if step else 'Before the first step'}, rank {rank}, chunk {chunk}"
 
 
 def _parts(ranks: Collection[int]) -> str:

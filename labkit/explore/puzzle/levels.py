@@ -1,15 +1,21 @@
-"""Say what each level asks and teaches, and which schedule sets its par."""
+"""Say what each level asks and teaches, and which schedule sets its par.
+
+The page plays them: browser/puzzle.js.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+
+import pandas as pd
 
 from labkit.base.checks import check_number, is_whole
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.rules import Rules
 from labkit.schedule import (
-    Op,
+    EVENT_NAMES,
     Schedule,
     gpipe,
     interleaved,
@@ -18,7 +24,7 @@ from labkit.schedule import (
     zero_bubble_h2,
     zero_bubble_v,
 )
-from labkit.simulate import TimedSchedule
+from labkit.simulate import TimedSchedule, makespan
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,31 +45,40 @@ class Level:
     goal: str = "makespan"
 
     @cached_property
-    def reference_board(self) -> Board:
-        """The finished board of the schedule that sets par, with its micro-batches in order."""
-        return Board(self.rules, tuple(map(tuple, self.rules.timed.schedule.ops)))
+    def solution(self) -> Board:
+        """The finished board of the schedule that sets par, whose moves are in order of time."""
+        ops = [op for order in self.rules.timed.schedule.ops for op in order]
+        start_s = dict(zip(ops, self.rules.timed.simulate()["start_s"], strict=True))
+        return Board(self.rules, tuple(sorted(ops, key=lambda op: (start_s[op], op))))
 
     @cached_property
     def par_s(self) -> float:
-        return self.result_s(self.reference_board)
+        """What the goal measures of the solution: less is better."""
+        events = self.rules.timed.simulate()
+        return max(spans_s(events)) if self.goal == "span" else makespan(events)
 
-    def result_s(self, board: Board) -> float:
-        """Return what the goal measures of a finished board: less is better."""
-        return max(map(board.span_s, range(self.rules.n_ranks))) if self.goal == "span" else board.makespan_s
+    @cached_property
+    def message(self) -> dict[str, Any]:
+        """The level as the page reads it."""
+        rules = self.rules
+        return {
+            "title": self.title,
+            "teaches": self.teaches,
+            "asks": self.asks,
+            "goal": self.goal,
+            "par": self.par_s,
+            "solution": " ".join(map(str, self.solution.moves)),
+            "rank_of_stage": rules.rank_of_stage,
+            "times": {kind: rules.timed.per_stage(EVENT_NAMES[kind]) for kind in rules.kinds},
+            "hop": rules.timed.hop,
+            "caps": rules.caps,
+        }
 
-    def next_op(self, board: Board) -> Op | None:
-        """Return the first op of the schedule that sets par that is not on ``board``, or None."""
-        bars = self.reference_board.bars
-        return min((op for op in bars if op not in board.placed), key=lambda op: (bars[op], op), default=None)
 
-    def departure(self, board: Board) -> tuple[Op, Op] | None:
-        """Return an op of ``board``, and what the schedule that sets par runs in its place.
-
-        None where each rank has begun as that schedule does.
-        """
-        pairs = zip(board.orders, self.reference_board.orders, strict=True)
-        differ = ((op, own) for order, other in pairs for op, own in zip(order, other, strict=False) if op != own)
-        return next(differ, None)
+def spans_s(events: pd.DataFrame) -> list[float]:
+    """Return how long each rank takes from the start of its first op to the end of its last."""
+    by_rank = events.groupby("rank")
+    return (by_rank["end_s"].max() - by_rank["start_s"].min()).tolist()
 
 
 def level(number: int) -> Level:

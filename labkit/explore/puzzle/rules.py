@@ -1,6 +1,7 @@
-"""Say what holds in a puzzle: where stages are, how long ops take, how much ranks may keep.
+"""Say what holds in a puzzle: where stages are, what an op needs, how much ranks may keep.
 
-And say why a move breaks that, in a sentence that names the op that blocks.
+And say why a move breaks that, in a sentence that names the op that blocks. When ops run is for the
+page to say: browser/puzzle.js.
 """
 
 from __future__ import annotations
@@ -35,65 +36,31 @@ class Rules:
     @cached_property
     def kinds(self) -> str:
         """The kinds of op, in the order in which a micro-batch meets them."""
-        there = {op.kind for op in self.ops}
+        there = {op.kind for op in self.inputs}
         return "".join(kind for kind in EVENT_NAMES if kind in there)
 
-    @property
-    def freeing_kind(self) -> str:
-        """The kind whose end frees an activation."""
-        return self.kinds[-1]
-
     @cached_property
-    def rank_of_stage(self) -> dict[int, int]:
-        """By stage, its rank."""
+    def rank_of_stage(self) -> list[int]:
         ranks = enumerate(self.timed.schedule.ops)
-        return {op.stage: rank for rank, ops in ranks for op in ops}
+        by_stage = {op.stage: rank for rank, ops in ranks for op in ops}
+        return [by_stage[stage] for stage in range(len(by_stage))]
 
     def rank_of(self, op: Op) -> int:
         return self.rank_of_stage[op.stage]
 
     def freed_by(self, op: Op) -> Op:
         """Return the op whose end frees the activation of the forward ``op``."""
-        return Op(self.freeing_kind, op.stage, op.micro_batch)
+        return Op(self.kinds[-1], op.stage, op.micro_batch)
 
     def cap(self, rank: int) -> float:
         return self.caps[rank] if self.caps else float("inf")
-
-    # --- by op ------------------------------------------------------------------------------------
-
-    @cached_property
-    def ops(self) -> list[Op]:
-        """Every op that a finished board has: each micro-batch down the stages, and up again."""
-
-        def place(op: Op) -> tuple[int, bool, int, str]:
-            forward = op.kind == "F"
-            return op.micro_batch, not forward, op.stage if forward else -op.stage, op.kind
-
-        return sorted((op for ops in self.timed.schedule.ops for op in ops), key=place)
-
-    @cached_property
-    def ops_of_rank(self) -> list[list[Op]]:
-        ranks = range(self.n_ranks)
-        return [[op for op in self.ops if self.rank_of(op) == rank] for rank in ranks]
 
     @cached_property
     def inputs(self) -> dict[Op, Op | None]:
         """By op, the one whose output it takes; None for a forward of stage 0."""
         known = find_dependencies(self.timed.schedule)
         needed = [None if number is None else known.ops[number] for number in known.input_op]
-        inputs = dict(zip(known.ops, needed, strict=True))
-        return {op: inputs[op] for op in self.ops}
-
-    @cached_property
-    def duration_s(self) -> dict[Op, float]:
-        by_kind = {kind: self.timed.per_stage(EVENT_NAMES[kind]) for kind in self.kinds}
-        return {op: by_kind[op.kind][op.stage] for op in self.ops}
-
-    @cached_property
-    def delay_s(self) -> dict[Op, float]:
-        """By op, the time that its input is under way to it."""
-        home = {op: self.rank_of(op) for op in self.ops}
-        return {op: self.timed.hop if home[op] != home[needed or op] else 0.0 for op, needed in self.inputs.items()}
+        return dict(zip(known.ops, needed, strict=True))
 
 
 # --- why not --------------------------------------------------------------------------------------

@@ -1,35 +1,35 @@
-"""Show a puzzle in a notebook: a board to click into, and a form."""
+"""Show a puzzle in a notebook: a board to click into, and a form.
+
+The page has the rules and answers every move (browser/puzzle.js), and tells what is placed.
+"""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
 import traitlets
 
 from labkit.base.notebook import static
+from labkit.draw.layout import time_axis
 from labkit.explore.explorer import Explorer
-from labkit.explore.html_table import table_html
 from labkit.explore.puzzle.board import Board
-from labkit.explore.puzzle.game import Game
-from labkit.explore.puzzle.levels import LEVELS
+from labkit.explore.puzzle.levels import LEVELS, spans_s
 from labkit.explore.puzzle.levels import level as level_of
-from labkit.explore.puzzle.picture import alt_text, axis, board_panel, shown, static_form, table
-from labkit.explore.puzzle.rules import OF_KIND, Rules
+from labkit.explore.puzzle.rules import Refusal
+from labkit.explore.scene_message import axis_message, scene_of, styles_message
 from labkit.explore.static_fallback import StaticForm
 from labkit.explore.timeline import Timeline
 from labkit.schedule import EVENT_NAMES, Op, Schedule
-
-_TITLES = [f"{k} of {len(LEVELS)}: {each.title}" for k, each in enumerate(LEVELS, start=1)]
+from labkit.simulate import makespan, peak_activations
 
 
 def schedule_puzzle(level: int = 1) -> SchedulePuzzle:
     """Return a puzzle: build the schedule of ``level``, 1 to 12, op by op.
 
     Click an outlined op to place it, or go to it with arrow keys and press Enter; undo takes the
-    last one back. A move that cannot be is refused with the reason.
-    ``puzzle.schedule`` is the schedule once it is finished, ``puzzle.csv`` what is placed so far.
+    last one back. ``puzzle.schedule`` is the schedule once it is finished, ``puzzle.csv`` what is
+    placed so far.
 
     Raises TypeError for a level that is not a number, ValueError for one that does not exist.
     """
@@ -37,7 +37,7 @@ def schedule_puzzle(level: int = 1) -> SchedulePuzzle:
 
 
 class SchedulePuzzle(Explorer):
-    """A :class:`Game` with a Timeline, a form and a line that answers every move.
+    """A Timeline on which ops are placed, a form, and a line that answers every move.
 
     puzzle = schedule_puzzle()
     puzzle.level = 3                         # each level keeps its board
@@ -47,13 +47,11 @@ class SchedulePuzzle(Explorer):
     level: traitlets.Any = traitlets.Any()  # a number; wrong ones are refused as schedule_puzzle does
 
     def __init__(self, level: int = 1):
-        self._games = dict[int, Game]()
+        self._boards = dict[int, Board]()
         timeline = Timeline()
         super().__init__([timeline], timeline)
-        timeline.handlers = {
-            "pick": self.guarded(lambda bar: self.place(list(shown(self.game))[bar])),
-            "control": self.guarded(self._take),
-        }
+        timeline.on_control = self.guarded(self._take)
+        level_of(level)  # None is no change, which no validator sees
         self.level = level
 
     @traitlets.validate("level")
@@ -61,29 +59,18 @@ class SchedulePuzzle(Explorer):
         level_of(proposal["value"])
         return proposal["value"]
 
-    @traitlets.observe("level")
-    def _open(self, _: object) -> None:
-        self._after(f"Level {self.level}: {self.game.level.title}.")
-
     # --- for a cell -------------------------------------------------------------------------------
 
     @property
-    def game(self) -> Game:
-        """The level that is shown, with what has been done in it."""
-        if self.level not in self._games:
-            self._games[self.level] = Game(self.level)
-        return self._games[self.level]
-
-    @property
     def board(self) -> Board:
-        return self.game.board
+        """What is placed in the level that is shown."""
+        return self._boards.setdefault(self.level, Board(level_of(self.level).rules))
 
     @property
     def schedule(self) -> Schedule:
         """The schedule that was built. Raises ValueError, with the reason, if it is unfinished."""
-        ops = self.board.rules.ops
-        if missing := [op for op in ops if op not in self.board.placed]:
-            left = f"{len(missing)} of {len(ops)} ops are not placed yet, {missing[0]} for one"
+        if missing := self.board.missing:
+            left = f"{len(missing)} of {len(self.board.rules.inputs)} ops are not placed yet, {missing[0]} for one"
             raise ValueError(f"the board of level {self.level} is not finished: {left}")
         return self.board.to_schedule("yours")
 
@@ -94,81 +81,82 @@ class SchedulePuzzle(Explorer):
 
     def place(self, op: Op | str) -> None:
         """Place ``op``, such as "0F0", after the last one of its rank; say why that cannot be."""
-        self._after(self.game.place(Op.parse(op) if isinstance(op, str) else op))
-
-    def _take(self, name: str, title: str) -> None:
-        """Take what the form says."""
-        if name == "level":
-            self.level = 1 + _TITLES.index(title)
-        elif name == "next":
-            self.level += 1
+        try:
+            self._boards[self.level] = self.board.place(Op.parse(op) if isinstance(op, str) else op)
+        except Refusal as why:
+            self.say(f"No: {why}.")
         else:
-            self._after({"undo": self.game.undo, "clear": self.game.clear, "hint": self.game.hint}[name]())
+            self._show()
 
-    def static_form(self) -> StaticForm:
-        """What stands for the puzzle on a page; in a stored notebook an empty board is finished."""
-        return static_form(self.game.finished() if static() and not self.board.placed else self.game)
+    def _take(self, _: str, state: tuple[int, list[str]]) -> None:
+        """Take the level that the page shows, and its moves."""
+        level, moves = state
+        board = Board(level_of(level).rules)
+        for op in moves:
+            board = board.place(Op.parse(op))
+        self._boards[level] = board
+        if level == self.level:
+            self._show()
+        self.level = level
 
     # --- what is shown ----------------------------------------------------------------------------
 
-    def _after(self, narration: str) -> None:
-        """Show the board after a move, and say how it went."""
-        game = self.game
-        with self.timeline.hold_sync():
-            self.timeline.form = {"controls": _form(game)}
-            self.timeline.show(
-                [board_panel(game)],
-                alt=alt_text(game),
-                time=axis(),
-                narration=narration,
-                numbers=_lesson(game) + table_html(table(game)),
-            )
+    @traitlets.observe("level")
+    def _show(self, _: object = None) -> None:
+        self.timeline.show([], alt=self._alt(self.board), puzzle=self._message(self.board))
 
+    def _message(self, board: Board) -> dict[str, Any]:
+        """Return what the page needs: levels, their boards, and how ops look."""
+        boards = self._boards | {self.level: board}
+        shades = [styles_message(EVENT_NAMES.values(), chunks) for chunks in (1, 2)]
+        return {
+            "levels": [each.message for each in LEVELS],
+            "level": self.level,
+            "placed": {number: " ".join(map(str, board.moves)) for number, board in boards.items()},
+            "look": {"axis": axis_message(time_axis(1.0, "time")), "shades": shades},
+        }
 
-# --- the form -------------------------------------------------------------------------------------
+    # --- in print ---------------------------------------------------------------------------------
 
-_GOALS = {
-    "makespan": "End as early as you can; no order ends earlier than par",
-    "span": "Let each rank be done as soon as you can after its own first op; no order does better than par",
-}
+    def static_form(self) -> StaticForm:
+        """What stands for the puzzle on a page; in a stored notebook an empty board is finished."""
+        board = self.board
+        if static() and not board.moves:
+            board = level_of(self.level).solution
+        alt = self._alt(board)
+        return StaticForm(alt, self._table(board), scene=lambda: scene_of([], alt=alt, puzzle=self._message(board)))
 
+    def _alt(self, board: Board) -> str:
+        """Return a board in words; with its times, once it is finished."""
+        done = f"{len(board.moves)} of {len(board.rules.inputs)} ops are placed"
+        bars = dict[Op, str]()
+        if board.finished:
+            events = self._events(board)
+            ops = [op for order in board.orders for op in order]
+            times = zip(ops, events["start_s"], events["end_s"], strict=True)
+            bars = {op: f" from {start_s:g} to {end_s:g}" for op, start_s, end_s in times}
+            done += f", up to {makespan(events):g}"
+        words = [f"Level {self.level}, {level_of(self.level).title}: {done}."]
+        for rank, order in enumerate(board.orders):
+            placed = ", ".join(f"{op}{bars.get(op, '')}" for op in order)
+            words += [f"Rank {rank}: {placed}."] if order else []
+        return " ".join(words)
 
-def _form(game: Game) -> list[dict[str, Any]]:
-    """Return the controls of a level."""
-    this = game.level
-    goal = f"{_rules_in_words(game.board.rules)} {_GOALS[this.goal]}, {this.par_s:g}."
-    buttons = {"undo": ("Undo", "Take the last move back"), "clear": ("Clear", "Empty the board")}
-    buttons |= {"hint": ("Hint", "What to do next; again: do it"), "next": ("Next level", "Go to the next level")}
-    if game.number == len(LEVELS):
-        del buttons["next"]
-    return [
-        {"name": "level", "label": "level", "look": "menu", "options": _TITLES, "value": _TITLES[game.number - 1]},
-        {"name": "asks", "look": "words", "value": this.asks, "group": "asks"},
-        {"name": "goal", "look": "words", "value": goal, "group": "goal"},
-        *(
-            {"name": name, "label": label, "look": "action", "tooltip": tooltip, "group": "moves"}
-            for name, (label, tooltip) in buttons.items()
-        ),
-    ]
+    def _table(self, board: Board) -> pd.DataFrame:
+        """Return a row per rank: its ops in order; of a finished board when it ends, how long it is
+        idle as the goal counts it, and what it keeps."""
+        columns: dict[str, Any] = {"ops": [" ".join(map(str, order)) for order in board.orders]}
+        if board.finished:
+            events, within = self._events(board), level_of(self.level).goal == "span"
+            busy_s = (events["end_s"] - events["start_s"]).groupby(events["rank"]).sum()
+            whole_s = spans_s(events) if within else [makespan(events)] * len(busy_s)
+            columns["ends"] = [f"{end_s:g}" for end_s in events.groupby("rank")["end_s"].max()]
+            idle_s = (whole - busy for whole, busy in zip(whole_s, busy_s, strict=True))
+            columns["idle between its ops" if within else "idle"] = [f"{idle:g}" for idle in idle_s]
+            columns["keeps at most"] = [*peak_activations(events).values()]
+        if board.rules.caps:
+            columns["may keep"] = list(board.rules.caps)
+        return pd.DataFrame(columns, index=pd.RangeIndex(len(board.orders), name="rank"))
 
-
-def _lesson(game: Game) -> str:
-    """Return, as HTML, what the level teaches, once the board is at par."""
-    if game.at_par:
-        return f"<p><strong>✓ Par reached. What this level teaches: {html.escape(game.level.teaches)}</strong></p>"
-    return ""
-
-
-def _rules_in_words(rules: Rules) -> str:
-    def each(times: Sequence[float]) -> str:
-        several = len(set(times)) > 1
-        return f"{', '.join(map('{:g}'.format, times))} (by stage)" if several else f"{times[0]:g}"
-
-    stages = {kind: rules.timed.per_stage(EVENT_NAMES[kind]) for kind in rules.kinds}
-    times = [f"{kind} ({OF_KIND[kind]}) takes {each(seconds)}" for kind, seconds in stages.items()]
-    hop = f", and what is sent to another rank is there {rules.timed.hop:g} later" if rules.timed.hop else ""
-    if not rules.caps:
-        return f"{', '.join(times)}{hop}."
-    by_rank = ", ".join(f"{cap} on rank {rank}" for rank, cap in enumerate(rules.caps))
-    room = f"{rules.caps[0]} on each rank" if len(set(rules.caps)) == 1 else by_rank
-    return f"{', '.join(times)}{hop}. Room for activations: {room}."
+    def _events(self, board: Board) -> pd.DataFrame:
+        return board.rules.timed._replace(schedule=board.to_schedule()).simulate()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.draw.layout import time_axis
-from labkit.explore.scene_message import styles_message
+from labkit.explore.scene_message import axis_message, styles_message
 from labkit.explore.schedules.state import FIELDS, PRESETS, SCHEDULES, Choice, State
 from labkit.explore.schedules.values import n_micro_of, timed_schedule
 from labkit.schedule import EVENT_NAMES, Schedule
@@ -36,9 +36,13 @@ def schedule_form() -> dict[str, Any]:
         fields[key] = {"label": field.title, "min": low, "max": high, "step": step}
         fields[key] |= {"kind": field.kind, "low": field.low, "high": field.high, "expected": field.expected}
     titles = {name: title for name, (title, _) in SCHEDULES.items()}
-    axis = {"label": UNIT_AXIS.label, "unit": UNIT_AXIS.unit, "per_second": UNIT_AXIS.per_second}
     shades = [styles_message(EVENT_NAMES.values(), chunks) for chunks in _CHUNKS]
-    return {"fields": fields, "schedules": titles, "presets": PRESETS, "look": {"axis": axis, "shades": shades}}
+    return {
+        "fields": fields,
+        "schedules": titles,
+        "presets": PRESETS,
+        "look": {"axis": axis_message(UNIT_AXIS), "shades": shades},
+    }
 
 
 def pipeline_message(state: State, schedules: Iterable[Schedule]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class ScheduleExplorer(Explorer):
         super().__init__([self.runner, timeline], timeline)
         timeline.form = {"schedules": schedule_form() | {"library": LIBRARY.read_bytes()}}
         timeline.library = self._library
-        timeline.handlers["control"] = self.guarded(self._take)
+        timeline.on_control = self.guarded(self._take)
         self.state = str(state)
 
     @traitlets.validate("state")

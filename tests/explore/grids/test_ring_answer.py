@@ -1,9 +1,11 @@
 """labkit.explore.grids.ring_answer: a ring filled in by hand, judged cell by cell."""
 
 import re
+from random import Random
 
 import numpy as np
 import pytest
+from page_in_node import NODE, in_node
 
 from labkit.explore import fill_ring
 
@@ -86,3 +88,46 @@ def test_a_text_of_another_shape_is_refused_by_its_line(text, reason):
     with pytest.raises(ValueError, match="fill_ring: ") as refused:
         fill_ring(text)
     assert reason in str(refused.value)
+
+
+FILL = """
+import { RingFill } from "BROWSER/ring_fill.js";
+return given.turns.map((turns) => {
+  const ring = new RingFill(given.sent, given.fill);
+  for (const [bar, rank] of turns) {
+    ring.chosen = bar;
+    ring.turn(rank);
+  }
+  const { scene, answers, narration } = ring;
+  const [panel] = scene.panels;
+  const styles = Array.from(panel.bars.style, (number) => scene.styles[number].name);
+  return { answers, narration, styles, labels: panel.bars.labels, sentences: panel.sentences };
+});
+"""
+OPEN = re.sub(r"(step .)( .*)", lambda line: line[1] + re.sub(r"[0-9]+", "?", line[2]), RIGHT)
+
+
+@pytest.mark.skipif(NODE is None, reason="no node on this machine")
+def test_of_a_ring_that_is_filled_in_on_the_page_it_says_what_is_said_of_the_same_text():
+    started, chance = fill_ring(OPEN), Random(3)
+    turns = [[(chance.randrange(45), chance.choice("012")) for _ in range(k)] for k in (0, 1, 5, 20, 60, 90)]
+    true = [fill_ring(RIGHT).cells[place] for place, _ in started._true_cells()]
+    turns.append([(bar, rank) for bar, answer in enumerate(true) if bar not in _before(started) for rank in answer])
+    fill = started.timeline.library()["fill"]
+    for page in in_node(FILL, {"sent": started.timeline.scene, "fill": fill, "turns": turns}):
+        cells = {
+            place: answer or "?" for (place, _), answer in zip(started._true_cells(), page["answers"], strict=True)
+        }
+        told = type(started)(dict(sorted(cells.items())))
+        assert page["narration"] == str(told).replace("\n", " ")
+        shown = told.timeline.scene
+        names = [shown["styles"][number]["name"] for number in shown["panels"][0]["bars"]["style"]["data"]]
+        assert page["styles"] == names and page["sentences"] == shown["panels"][0]["sentences"]
+        assert [label.replace("Σ", "012") for label in page["labels"]] == [
+            label.replace("Σ", "012") for label in shown["panels"][0]["labels"]
+        ]
+    assert page["narration"].startswith("Of 36 cells 36 are right, 0 wrong, 0 open. After step 2 each")
+
+
+def _before(filled) -> set[int]:
+    return {bar for bar, ((step, _, _), _) in enumerate(filled._true_cells()) if step == 0}

@@ -5,7 +5,7 @@ import pytest
 from labkit.explore.puzzle.board import Board
 from labkit.explore.puzzle.levels import LEVELS, level
 from labkit.explore.puzzle.rules import Rules
-from labkit.schedule import Op
+from labkit.schedule import EVENT_NAMES, Op
 
 NUMBERS = range(1, len(LEVELS) + 1)
 
@@ -17,7 +17,7 @@ def test_par_of_every_level():
 @pytest.mark.parametrize("number", NUMBERS)
 def test_no_board_beats_par_as_a_rank_is_busy_between_the_first_op_that_reaches_it_and_the_last_that_leaves_it(number):
     this, rules = level(number), level(number).rules
-    busy_s = [sum(rules.duration_s[op] for op in ops) for ops in rules.ops_of_rank]
+    busy_s = [sum(_duration_s(rules, op) for op in ops) for ops in rules.timed.schedule.ops]
     if this.goal == "span":
         assert max(busy_s) == this.par_s
     else:
@@ -25,37 +25,30 @@ def test_no_board_beats_par_as_a_rank_is_busy_between_the_first_op_that_reaches_
         assert max(map(sum, zip(busy_s, around_s, strict=True))) == this.par_s
 
 
+def _duration_s(rules: Rules, op: Op) -> float:
+    return rules.timed.per_stage(EVENT_NAMES[op.kind])[op.stage]
+
+
 def _around(rules: Rules):
     """Return for each rank the least time before an op, that after it, and its ops."""
 
+    def hop(needed: Op, op: Op) -> float:
+        return rules.timed.hop if rules.rank_of(needed) != rules.rank_of(op) else 0.0
+
     def head(op: Op) -> float:
         needed = rules.inputs[op]
-        return rules.delay_s[op] + head(needed) + rules.duration_s[needed] if needed else 0.0
+        return hop(needed, op) + head(needed) + _duration_s(rules, needed) if needed else 0.0
 
     def tail(op: Op) -> float:
-        return max(
-            (
-                rules.delay_s[then] + rules.duration_s[then] + tail(then)
-                for then, needed in rules.inputs.items()
-                if needed == op
-            ),
-            default=0.0,
-        )
+        followers = (then for then, needed in rules.inputs.items() if needed == op)
+        return max((hop(op, then) + _duration_s(rules, then) + tail(then) for then in followers), default=0.0)
 
-    return [(head, tail, ops) for ops in rules.ops_of_rank]
+    return [(head, tail, ops) for ops in rules.timed.schedule.ops]
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_placing_the_next_op_of_the_schedule_that_sets_par_from_the_start_ends_at_par(number):
-    this, board = level(number), Board(level(number).rules)
-    while op := this.next_op(board):
-        assert this.departure(board) is None
+def test_the_solution_of_a_level_can_be_placed_op_by_op(number):
+    board = Board(level(number).rules)
+    for op in level(number).solution.moves:
         board = board.place(op)
-    assert board.finished and this.result_s(board) == this.par_s
-
-
-def test_a_board_that_departs_from_that_schedule_is_told_where():
-    board = Board(level(2).rules)
-    for op in map(Op.parse, ("0F0", "1F0", "1B0", "0B0")):
-        board = board.place(op)
-    assert level(2).departure(board) == (Op("B", 0, 0), Op("F", 0, 1))
+    assert board.finished and board.to_schedule() == level(number).rules.timed.schedule

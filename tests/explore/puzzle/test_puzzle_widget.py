@@ -1,6 +1,4 @@
-"""The widget does with buttons, clicks and keys what the game does, and lives on after errors."""
-
-import html
+"""The widget keeps what the page tells and what a cell does, and gives the schedule."""
 
 import pytest
 
@@ -8,8 +6,9 @@ from labkit.explore.puzzle.widget import SchedulePuzzle
 from labkit.schedule import Schedule, one_f_one_b
 
 
-def sent(puzzle: SchedulePuzzle, **message: object) -> None:
-    puzzle.timeline._receive(None, {"version": puzzle.timeline.scene["version"]} | message, None)
+def told(puzzle: SchedulePuzzle, level: int, ops: str) -> None:
+    """The page tells which level it shows, and its moves."""
+    puzzle.timeline._receive(None, {"control": "moves", "text": [level, ops.split()]}, None)
 
 
 def built(number: int, ops: str) -> SchedulePuzzle:
@@ -19,11 +18,15 @@ def built(number: int, ops: str) -> SchedulePuzzle:
     return puzzle
 
 
+def placed(puzzle: SchedulePuzzle) -> dict[int, str]:
+    return puzzle.timeline.scene["puzzle"]["placed"]
+
+
 def test_the_schedule_of_an_unfinished_board_is_an_error_that_says_what_is_missing():
     puzzle = built(2, "0F0")
-    with pytest.raises(ValueError, match="7 of 8 ops are not placed yet, 1F0 for one"):
+    with pytest.raises(ValueError, match="7 of 8 ops are not placed yet, 0F1 for one"):
         _ = puzzle.schedule
-    assert puzzle.csv == "0F0\n\n"
+    assert puzzle.csv == "0F0\n\n" and not puzzle.board.finished
 
 
 def test_a_finished_two_by_two_gives_its_schedule_and_its_csv():
@@ -32,38 +35,35 @@ def test_a_finished_two_by_two_gives_its_schedule_and_its_csv():
     assert Schedule.from_csv(puzzle.csv) == puzzle.schedule
 
 
-def test_a_two_by_two_by_clicks_on_outlined_ops():
+def test_what_is_placed_in_the_page_is_there_in_a_cell():
     puzzle = SchedulePuzzle(2)
-    while not puzzle.board.finished:
-        sent(puzzle, pick=len(puzzle.board.placed))  # offered ops come after the placed ones
-    assert "that is par" in puzzle.timeline.narration
+    told(puzzle, 2, "0F0 0F1 1F0 1B0 1F1 1B1 0B0 0B1")
+    assert puzzle.board.finished and puzzle.schedule == one_f_one_b(2, 2)
+    told(puzzle, 2, "0F0")
+    assert puzzle.csv == "0F0\n\n" and placed(puzzle) == {2: "0F0"}
 
 
-def controls(puzzle: SchedulePuzzle) -> dict[str, dict]:
-    return {control["name"]: control for control in puzzle.timeline.form["controls"]}
+def test_an_op_that_a_cell_may_not_place_is_refused_with_the_reason_and_one_that_it_may_shows():
+    puzzle = built(1, "1F0")
+    assert puzzle.timeline.narration == "No: 1F0 needs the activation of 0F0, which is not placed yet."
+    puzzle.place("0F0")
+    assert puzzle.timeline.narration == "" and placed(puzzle) == {1: "0F0"}  # the page says how it went
+    told(puzzle, 1, "0F0 1B0")
+    assert "1B0 needs 1F0" in puzzle.timeline.narration and placed(puzzle) == {1: "0F0"}
 
 
-def test_what_a_level_teaches_is_told_at_par_and_not_before():
-    puzzle = built(1, "0F0 1F0 1B0")
-    assert puzzle.game.level.teaches not in html.unescape(str(puzzle.timeline.scene) + str(puzzle.timeline.form))
-    puzzle.place("0B0")
-    assert puzzle.game.level.teaches in html.unescape(puzzle.timeline.scene["numbers"])
-
-
-def test_each_level_keeps_its_board_and_the_last_has_no_next_one():
+def test_each_level_keeps_its_board():
     puzzle = built(7, "0F0")
-    sent(puzzle, control="next", text=None)
-    assert puzzle.level == 8 and not puzzle.board.placed
-    sent(puzzle, control="level", text=controls(puzzle)["level"]["options"][6])
-    assert puzzle.csv == "0F0\n\n"
-    sent(puzzle, control="undo", text=None)
-    assert puzzle.csv == "\n\n" and "next" in controls(puzzle) and "next" not in controls(SchedulePuzzle(12))
+    told(puzzle, 8, "")
+    assert puzzle.level == 8 and not puzzle.board.moves
+    told(puzzle, 7, "0F0")
+    assert puzzle.csv == "0F0\n\n" and placed(puzzle) == {7: "0F0", 8: ""}
 
 
 def test_a_lecturer_sets_the_level_and_hears_of_it():
     puzzle, heard = SchedulePuzzle(2), []
     puzzle.observe(lambda change: heard.append(change["new"]), "level")
-    sent(puzzle, control="next", text=None)
+    told(puzzle, 3, "")
     with pytest.raises(ValueError, match="expected a whole number from 1 to 12"):
         puzzle.level = 13
     assert heard == [3] and puzzle.level == 3
@@ -73,7 +73,10 @@ def test_in_a_stored_notebook_an_empty_board_is_shown_finished_and_a_live_one_ne
     puzzle = SchedulePuzzle(2)
     assert puzzle.static_form().table["ops"].tolist() == ["", ""]
     monkeypatch.setenv("LABKIT_STATIC", "1")
-    assert [len(ops.split()) for ops in puzzle.static_form().table["ops"]] == [4, 4]
-    assert not puzzle.board.placed
+    form = puzzle.static_form()
+    assert form.scene()["puzzle"]["placed"] == {2: "0F0 0F1 1F0 1F1 1B0 0B0 1B1 0B1"}
+    assert form.table["ends"].tolist() == ["9", "7"] and form.table["keeps at most"].tolist() == [2, 2]
+    assert "8 of 8 ops are placed, up to 9. Rank 0: 0F0 from 0 to 1, " in form.alt
+    assert not puzzle.board.moves
     puzzle.place("0F0")
     assert puzzle.static_form().table["ops"].tolist() == ["0F0", ""]
