@@ -162,6 +162,16 @@ def module_hooks_forward_and_backward(way):
     way.steps(model)
 
 
+@use(BUCKETS)
+def a_tensors_hook_and_a_module_compiled_in_place_after_wrapping(way):
+    module = net()
+    model = way.wrap(module)
+    module[0].weight.register_hook(lambda gradient: 2 * gradient)
+    way.steps(model, n=1)
+    module.compile(backend="eager")
+    way.steps(model, n=1)
+
+
 @use(*DATA, ShardedModel="refused: whose norm is not that of all gradients")
 def clipped_by_torch_after_waiting(way):
     way.train(net(), after=lambda m, step: way.note("norm", nn.utils.clip_grad_norm_(m.parameters(), 0.1)))
