@@ -25,19 +25,25 @@ def commands(*pages) -> list[list[str]]:
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
-MARKS = {"schedules": task("pipe.5"), "training": pytest.mark.slow}  # one calls the reader's own, one trains
-WITH_PYTHON = [
-    pytest.param(page, id=page.stem, marks=MARKS.get(page.stem, [])) for page in PAGES if blocks(page, "python")
-]
+WITH_PYTHON = {page.stem: page for page in PAGES if blocks(page, "python")}
+TRAINS, READERS_OWN = {"training"}, {"schedules"}  # which calls the reader's pipe.5
+EACH = "import runpy, sys\nfor file in sys.argv[1:]:\n    runpy.run_path(file, run_name='__main__')"
 
 
-@pytest.mark.parametrize("page", WITH_PYTHON)
-def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
-    """As one script: what a block makes, the next may use."""
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(blocks(page, "python")), encoding="utf-8")
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(WITH_PYTHON.keys() - TRAINS - READERS_OWN, id="all others"),
+        pytest.param(READERS_OWN, id="the reader's own", marks=task("pipe.5")),
+        pytest.param(TRAINS, id="trains", marks=pytest.mark.slow),
+    ],
+)
+def test_the_python_of_a_page_runs_from_top_to_bottom(names, tmp_path):
+    """As a script each: what a block makes, the next may use. They share what starts ranks."""
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("\n".join(blocks(WITH_PYTHON[name], "python")), encoding="utf-8")
     variables = {"MPLBACKEND": "Agg", "LABKIT_STATIC": "1", "PYTHONPATH": str(PROJECT), "LABKIT_FIGURES": str(tmp_path)}
-    done = warm_python.run(script, folder=PROJECT, **variables)
+    done = warm_python.run("-c", EACH, *sorted(tmp_path.iterdir()), folder=PROJECT, **variables)
     assert done.returncode == 0, done.stderr
 
 

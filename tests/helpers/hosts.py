@@ -9,13 +9,24 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
+from warm_python import Program
 
 PREFIX = "labkit-test"  # a namespace is labkit-test-PID-NAME: another run of the tests has another process id
+
+
+ON_A_HOST = """
+import ctypes, os, runpy
+
+libc, CLONE_NEWNET = ctypes.CDLL(None, use_errno=True), 0x40000000
+if libc.setns(os.open("/run/netns/{}", os.O_RDONLY), CLONE_NEWNET):
+    raise OSError(ctypes.get_errno(), "setns")
+runpy.run_module("{}", run_name="__main__", alter_sys=True)
+"""
 
 
 class CannotMakeHosts(Exception):
@@ -28,9 +39,9 @@ class Host(NamedTuple):
     namespace: str
     address: str
 
-    def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-        """Start ``command`` on this host; ``options`` are Popen's. Its output is text."""
-        return subprocess.Popen(["ip", "netns", "exec", self.namespace, *command], text=True, **options)
+    def start(self, module: str, *arguments: str, **variables: str) -> Program:
+        """Start ``python -m module`` on this host, with these environment variables."""
+        return Program("-c", ON_A_HOST.format(self.namespace, module), *arguments, **variables)
 
 
 @contextlib.contextmanager

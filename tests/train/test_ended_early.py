@@ -63,7 +63,6 @@ def rank_processes(of: int) -> list[psutil.Process]:
     [
         ("translate", "a rank", r"^rank \d was killed by SIGKILL"),
         ("glue", "the command", "^interrupted: all processes that this one has started are ended"),
-        pytest.param("glue", "a rank", r"^rank \d was killed by SIGKILL", marks=pytest.mark.slow),
         pytest.param("translate", "all, as a batch system does", "^interrupted: ", marks=pytest.mark.slow),
     ],
 )
@@ -82,15 +81,6 @@ def test_its_last_line_says_where_how_many_steps_are(name: str, signal_to: str, 
     assert tuple(steps.columns) == Step._fields and set(steps["rank"]) == {0, 1}
     assert sorted(set(steps.step)) == list(range(1, int(found[1] or 1) + 1))
     assert sorted({path.name for path in (tmp_path / "run").iterdir()}) == [steps_file.NAME]
-
-
-@pytest.mark.slow
-@needs_answers
-def test_what_is_killed_outright_has_left_its_steps(tmp_path: Path) -> None:
-    program = began("translate", tmp_path)
-    program.process.kill()
-    program.ended()
-    assert len(pd.read_csv(tmp_path / steps_file.NAME)) >= 2
 
 
 @needs_answers

@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -165,17 +163,15 @@ def test_all_flags_of_the_assignment_are_known(monkeypatch: pytest.MonkeyPatch) 
 def test_four_nodes_with_addresses_of_their_own_train_what_one_process_trains(tmp_path: Path, four_hosts: Any) -> None:
     master, out = four_hosts[2].address, tmp_path / "out"  # to the other three it is another host's
     flags = [*SMALL, "--epochs", "1", "--sync", "all_reduce", "--world-size", "4", "--master-ip", master]
-    command = [sys.executable, "-m", "labkit.train", "glue", *flags, "--master-port", "23456", "--output-dir", str(out)]
+    flags += ["--master-port", "23456", "--output-dir", str(out)]
     ranks = {0: four_hosts[2], 1: four_hosts[0], 2: four_hosts[1], 3: four_hosts[3]}
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     nodes = {
-        rank: host.start(
-            [*command, "--local-rank", str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
-        )
+        rank: host.start("labkit.train", "glue", *flags, "--local-rank", str(rank), OMP_NUM_THREADS="1")
         for rank, host in ranks.items()
     }
-    printed = {rank: node.communicate(timeout=200)[0] for rank, node in nodes.items()}
-    assert [node.returncode for node in nodes.values()] == [0] * 4, printed
+    ended = {rank: node.ended() for rank, node in nodes.items()}
+    printed = {rank: node.stdout + node.stderr for rank, node in ended.items()}
+    assert [node.returncode for node in ended.values()] == [0] * 4, printed
     alone = glue(GlueConfig(**ALONE))
     merged = json.loads((out / "merged.json").read_text())
     assert merged["mean_losses"] == pytest.approx(alone.steps.loss.tolist(), rel=1e-4)
