@@ -6,6 +6,7 @@ import re
 
 import matplotlib.image
 import pytest
+from lab import change_theme
 
 CELLS = [
     """
@@ -53,15 +54,18 @@ ON_A_PAGE = [
 ]
 
 
-@pytest.mark.parametrize(("theme", "ground"), [("light", 255), ("dark", 18)])
-def test_a_picture_has_the_ground_of_the_theme_and_a_bar_its_hue_and_no_line_of_code_is_cut(lab, theme, ground):
-    with lab.notebook(ON_A_PAGE, theme=theme) as page:
-        shot = page.locator(".labkit-picture").screenshot()
+def test_a_picture_has_the_ground_of_the_theme_and_a_bar_its_hue_and_no_line_of_code_is_cut(lab):
+    shots = {}
+    with lab.notebook(ON_A_PAGE) as page:
+        for theme in ("light", "dark"):
+            change_theme(page, theme)
+            shots[theme] = page.locator(".labkit-picture").screenshot()
         code = page.locator(".jp-OutputArea pre").filter(has_text="contiguous")
         line_px = code.evaluate("e => parseFloat(getComputedStyle(e).lineHeight)")
         tall_px, wide_px, seen_px = code.evaluate("e => [e.clientHeight, e.scrollWidth, e.clientWidth]")
-    picture = (255 * matplotlib.image.imread(io.BytesIO(shot))[..., :3]).round()
-    middle = picture[picture.shape[0] // 2, picture.shape[1] // 2]
-    assert picture[2, 2].tolist() == pytest.approx([ground] * 3, abs=2)
-    assert middle.argmax() == 2 and middle[2] > 1.2 * middle[0]  # blue stays blue
+    for theme, ground in (("light", 255), ("dark", 18)):
+        picture = (255 * matplotlib.image.imread(io.BytesIO(shots[theme]))[..., :3]).round()
+        middle = picture[picture.shape[0] // 2, picture.shape[1] // 2]
+        assert picture[2, 2].tolist() == pytest.approx([ground] * 3, abs=2)
+        assert middle.argmax() == 2 and middle[2] > 1.2 * middle[0]  # blue stays blue
     assert wide_px > 2 * seen_px and tall_px < 3 * line_px

@@ -182,13 +182,14 @@ def test_the_exported_file_plays_and_says_what_happens(opened):
     expect(opened.locator(".lk-rows tbody tr")).to_have_count(8)
 
 
+SET_SOURCE = "text => window.jupyterapp.shell.currentWidget.content.model.cells.get(0).sharedModel.setSource(text)"
 GAP = (
     "Rank 2 is idle for 4, from 0 to 4"
     "To begin 2F0 it waits for the activation of 1F0: 0F0 on rank 0 until 2, then 1F0 on rank 1 until 4."
 )
 
 
-def test_an_exported_schedule_explorer_says_of_a_gap_what_it_says_live(lab, opened, tmp_path):
+def test_an_exported_schedule_explorer_says_of_a_gap_what_it_says_live(notebook, opened, tmp_path):
     """Times, ranks and schedule are changed in the file, which has no network."""
     import axe
 
@@ -215,11 +216,13 @@ def test_an_exported_schedule_explorer_says_of_a_gap_what_it_says_live(lab, open
     shared = "12 micro-batches: interleaved 1F1B on 3 ranks cannot share out 11 evenly"
     expect(narration(opened)).to_contain_text(shared)
     axe.check(opened, "html")
-    with lab.notebook(["from labkit.explore import *\nschedule_explorer('1f1b n=2 m=4')"], name="live") as live:
-        shown(live)
-        live.get_by_role("combobox", name="schedule").select_option("ZB-H1")
-        live.get_by_role("slider", name="ranks").press("ArrowRight")
-        live.get_by_role("slider", name="F: forward").fill("2")
-        expect(narration(live)).to_have_text(f"ZB-H1: makespan {makespan(events):g}.")
-        live.mouse.move(*pixel_of(live, 0.5, rank=2))
-        expect(card(live)).to_have_text(GAP)
+    notebook.bring_to_front()
+    notebook.evaluate(SET_SOURCE, "from labkit.explore import *\nschedule_explorer('1f1b n=2 m=4')")
+    run_all(notebook)
+    notebook.get_by_role("combobox", name="schedule").select_option("ZB-H1")
+    notebook.get_by_role("slider", name="ranks").press("ArrowRight")
+    notebook.get_by_role("slider", name="F: forward").fill("2")
+    expect(narration(notebook)).to_have_text(f"ZB-H1: makespan {makespan(events):g}.")
+    notebook.mouse.move(*pixel_of(notebook, 0.5, rank=2))
+    expect(card(notebook)).to_have_text(GAP)
+    notebook.evaluate(SET_SOURCE, CELL)

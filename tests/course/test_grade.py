@@ -8,6 +8,7 @@ import fcntl
 import io
 import os
 import re
+import shutil
 import signal
 import tarfile
 import zipfile
@@ -30,6 +31,7 @@ from labkit.course import archive, grading
 from labkit.course.archive import STUDENT_FILES
 from labkit.course.grading import Request, grade_folder
 from labkit.course.judge import Judge, judge_in_copy
+from labkit.course.student import write_student_edition
 
 ROOT = Path(__file__).parents[2]
 RIGHT = {name: (ROOT / name).read_bytes() for name in STUDENT_FILES}
@@ -401,3 +403,42 @@ def test_ctrl_c_ends_all_processes_and_the_same_command_goes_on(one_judge, tmp_p
     assert cli.main(command) == 0
     assert f"{n_done} of 3 are graded already" in capsys.readouterr().out
     assert {row["points"] for row in rows(tmp_path / "grades").values()} == {"10"}
+
+
+# --- as a student hands in ------------------------------------------------------------------------
+
+
+FIRST_ATTEMPT = """def clock_cycles(num_batches, num_partitions):
+    yield from ([(c, 0)] for c in range(num_batches))
+
+
+"""
+
+
+@pytest.mark.slow
+def test_what_a_student_submits_is_checked_from_the_archive_as_before_it_was_packed(
+    one_judge, tmp_path, capsys, monkeypatch
+):
+    for part in ("labkit", "notebooks", "data"):
+        ignored = shutil.ignore_patterns("__pycache__", "0[1-46-9]*", "1*")
+        shutil.copytree(ROOT / part, tmp_path / "repository" / part, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path / "repository")
+    lab = tmp_path / "my course ü" / "lab"
+    write_student_edition(lab, tmp_path / "repository")
+    pipe = (ROOT / "labkit/pipe.py").read_text()
+    before, definition, after = pipe.partition("def clock_cycles(")
+    (lab / "labkit/pipe.py").write_text(before + FIRST_ATTEMPT + definition + after)  # a first attempt above it
+    (lab / "venv/lib").mkdir(parents=True)
+    (lab / "venv/lib/x.py").write_text("")
+    command = ["submit", "--only", "dp.1, pipe.2", "--out", "mine.zip"]
+    ended = warm_python.run("-m", "labkit", *command, folder=lab, PYTHONPATH=str(lab))
+    assert ended.returncode == 1 and not ended.stderr
+    rows = [line for line in ended.stdout.splitlines() if line.startswith(("dp.1 ", "pipe.2 "))]
+    assert rows[0].startswith("dp.1    no      TODO dp.1: labkit/dp.py, line ") and rows[1] == "pipe.2  yes"
+    assert "you have not run 05; it needs dp.3, dp.4 and your guesses" not in ended.stdout  # not its tasks
+    assert "you have not run 00; it needs dp.2 and your guesses" not in ended.stdout
+    assert ended.stdout.splitlines()[-1].startswith("Next: dp.1 is not right yet; labkit check dp.1 says more.")
+    assert "venv" not in ended.stdout
+    monkeypatch.setattr(grading, "Judge", lambda: contextlib.nullcontext(one_judge))
+    cli.main(["check", "--from", str(lab / "mine.zip")])
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith(("dp.1 ", "pipe.2 "))] == rows

@@ -4,25 +4,20 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import zipfile
 from pathlib import Path
 
 import nbformat
 import pytest
-import warm_python
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from labkit import cli
 from labkit.base.course import Course, Part, course
 from labkit.check import CheckResult, Claim
-from labkit.course import archive, student, submission
+from labkit.course import archive, submission
 from labkit.course.archive import STUDENT_FILES, read_submission
-from labkit.course.student import write_student_edition
 
 ROOT = Path(__file__).parents[2]
-SOLVED = not student.is_student_edition()
-in_the_marked_source = pytest.mark.skipif(not SOLVED, reason="a student edition has no solution to hand in")
 
 
 # --- a request that cannot be ---------------------------------------------------------------------
@@ -286,43 +281,3 @@ def test_an_archive_of_another_course_says_so(tmp_path):
     assert read_submission(packed, autumn).remarks == [
         "it was packed for the course 'Spring', and this is the course 'Autumn'"
     ]
-
-
-# --- as a student does it -------------------------------------------------------------------------
-
-
-def labkit(lab: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return warm_python.run("-m", "labkit", *arguments, folder=lab, PYTHONPATH=str(lab))
-
-
-FIRST_ATTEMPT = """def clock_cycles(num_batches, num_partitions):
-    yield from ([(c, 0)] for c in range(num_batches))
-
-
-"""
-
-
-@pytest.mark.slow
-@in_the_marked_source
-def test_what_a_student_submits_is_checked_from_the_archive_as_before_it_was_packed(tmp_path):
-    for part in ("labkit", "notebooks", "data"):
-        ignored = shutil.ignore_patterns("__pycache__", "0[1-46-9]*", "1*")
-        shutil.copytree(ROOT / part, tmp_path / "repository" / part, ignore=ignored)
-    shutil.copy(ROOT / "pyproject.toml", tmp_path / "repository")
-    lab = tmp_path / "my course ü" / "lab"
-    write_student_edition(lab, tmp_path / "repository")
-    pipe = (ROOT / "labkit/pipe.py").read_text()
-    before, definition, after = pipe.partition("def clock_cycles(")
-    (lab / "labkit/pipe.py").write_text(before + FIRST_ATTEMPT + definition + after)  # a first attempt above it
-    (lab / "venv/lib").mkdir(parents=True)
-    (lab / "venv/lib/x.py").write_text("")
-    ended = labkit(lab, "submit", "--only", "dp.1, pipe.2", "--out", "mine.zip")
-    assert ended.returncode == 1 and not ended.stderr
-    rows = [line for line in ended.stdout.splitlines() if line.startswith(("dp.1 ", "pipe.2 "))]
-    assert rows[0].startswith("dp.1    no      TODO dp.1: labkit/dp.py, line ") and rows[1] == "pipe.2  yes"
-    assert "you have not run 05; it needs dp.3, dp.4 and your guesses" not in ended.stdout  # not its tasks
-    assert "you have not run 00; it needs dp.2 and your guesses" not in ended.stdout
-    assert ended.stdout.splitlines()[-1].startswith("Next: dp.1 is not right yet; labkit check dp.1 says more.")
-    assert "venv" not in ended.stdout
-    graded = labkit(ROOT, "check", "--from", str(lab / "mine.zip"))
-    assert [line for line in graded.stdout.splitlines() if line.startswith(("dp.1 ", "pipe.2 "))] == rows
