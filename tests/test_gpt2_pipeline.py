@@ -6,17 +6,20 @@ from __future__ import annotations
 import copy
 import threading
 import warnings
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import GPT2LMHeadModel
 
 from labkit import models
 from labkit.parallel.pipe.gpt2 import PipedBlocks
 from labkit.pipe import prepare_pipeline_parallel
 from labkit.trace import record
 from labkit.train.translation import EOS_DE_ID, Example, collate, generate, target_loss
+
+if TYPE_CHECKING:  # it takes seconds to import
+    from transformers import GPT2LMHeadModel
 
 VOCABULARY, ROWS = 40, 7
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers  # whose models are imported where they are used: that takes seconds
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from labkit import models
 
@@ -24,7 +24,7 @@ from labkit import models
 )
 def test_the_named_sizes_have_openais_parameter_counts(size: str, parameters: int) -> None:
     with torch.device("meta"):
-        assert models.parameter_count(GPT2LMHeadModel(models.gpt2_config(size))) == parameters
+        assert models.parameter_count(transformers.GPT2LMHeadModel(models.gpt2_config(size))) == parameters
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_a_folder_whose_weights_are_not_berts_is_refused_not_filled_with_new_one
 # --- on several devices ---------------------------------------------------------------------------
 
 
-def small_gpt2(n_layer: int = 5) -> GPT2LMHeadModel:
+def small_gpt2(n_layer: int = 5) -> transformers.GPT2LMHeadModel:
     return models.gpt2("nano", seed=4, vocab_size=50, n_layer=n_layer, n_positions=16)
 
 
-def devices_of_blocks(gpt2: GPT2LMHeadModel) -> list[str]:
+def devices_of_blocks(gpt2: transformers.GPT2LMHeadModel) -> list[str]:
     return [str(block.device) for block in gpt2.transformer.h]
 
 
@@ -170,7 +170,7 @@ NO_GPU = [(placed_on(["cpu:0", "cuda:1"]), ValueError, "'cuda:1', and there is n
     [
         (lambda: models.gpt2("small"), ValueError, "size is 'small', expected one of nano, mini, gpt2"),
         (lambda: models.bert("huge"), ValueError, "size is 'huge', expected one of tiny, mini, small, medium, base"),
-        (lambda: models.gpt2(GPT2Config(), n_layer=2), TypeError, "a GPT2Config and the settings n_layer"),
+        (lambda: models.gpt2(transformers.GPT2Config(), n_layer=2), TypeError, "a GPT2Config and the settings n_layer"),
         (lambda: models.parallelize(small_gpt2().transformer, ["cpu"]), TypeError, "is a GPT2Model, expected a GPT2LM"),
         (placed_on([]), ValueError, "there are 0 devices, expected at least one"),
         (placed_on(["cpu"] * 6), ValueError, "6 devices for 5 blocks, expected 1 to 5"),

@@ -4,15 +4,17 @@ loss by transformers' own, and a small BERT that learns what ships."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from transformers import BertForSequenceClassification
 
 from labkit import models
 from labkit.train import entailment
 from labkit.train.entailment import NO_LOSS, PAD_ID, SentencePair
+
+if TYPE_CHECKING:  # it takes seconds to import
+    from transformers import BertForSequenceClassification
 
 ROWS = [
     {"sentence1": "The dog chased the cat.", "sentence2": "The cat was chased.", "label": 0},

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
-from transformers import GPT2LMHeadModel
 
 from labkit import models
 from labkit.train import translation
 from labkit.train.translation import EOS_DE_ID, EOS_EN_ID, NO_LOSS, PAD_ID, Example
+
+if TYPE_CHECKING:  # it takes seconds to import
+    from transformers import GPT2LMHeadModel
 
 
 @pytest.fixture(scope="module")
