@@ -12,15 +12,14 @@ from torch.distributed import checkpoint as distributed_checkpoint
 from torch.utils.checkpoint import checkpoint
 
 from labkit import models, shard
-from labkit.launch import launch, workers
+from labkit.launch import launch
 
 pytestmark = task("shard.2")
 
 
 @pytest.fixture(scope="module")
-def two():
-    with workers(world_size=2, backend="gloo", threads=1) as ranks:
-        yield ranks
+def two(ranks):
+    return ranks(2)
 
 
 # --- models ---------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from labkit.guesses import store
 from labkit.guesses.calibration import terms_left_out
 from labkit.lab import sharding
 from labkit.lab.turns import take_turns
-from labkit.launch import launch, workers
+from labkit.launch import launch
 from labkit.parallel.emulated import EmulatedStage
 from labkit.pipe import ScheduledPipeline
 from labkit.schedule import Schedule, gpipe, one_f_one_b, zero_bubble_h1
@@ -33,15 +33,13 @@ counts_bytes = pytest.mark.skipif(not traffic.available(), reason="needs Linux 4
 
 
 @pytest.fixture(scope="module")
-def four():
-    with workers(world_size=4, backend="gloo", threads=1) as ranks:
-        yield ranks
+def four(ranks):
+    return ranks(4)
 
 
 @pytest.fixture(scope="module")
-def two():
-    with workers(world_size=2, backend="gloo", threads=1) as ranks:
-        yield ranks
+def two(ranks):
+    return ranks(2)
 
 
 # --- 00 -------------------------------------------------------------------------------------------
