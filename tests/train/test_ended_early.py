@@ -83,6 +83,15 @@ def test_its_last_line_says_where_how_many_steps_are(name: str, signal_to: str, 
     assert sorted({path.name for path in (tmp_path / "run").iterdir()}) == [steps_file.NAME]
 
 
+@pytest.mark.slow
+@needs_answers
+def test_what_is_killed_outright_has_left_its_steps(tmp_path: Path) -> None:
+    program = began("translate", tmp_path)
+    program.process.kill()
+    program.ended()
+    assert len(pd.read_csv(tmp_path / steps_file.NAME)) >= 2
+
+
 @needs_answers
 def test_a_row_that_is_written_at_once_reads_as_the_record_does(tmp_path: Path) -> None:
     config = train.TranslateConfig("shipped", "nano", 300, limit=9, limit_eval=4, epochs=2, batch_size=4, bleu=False)
