@@ -147,19 +147,8 @@ def real_data() -> Path:
     return Path(named).resolve()
 
 
-@pytest.fixture(scope="session")
-def _packages_for_ranks() -> None:
-    """Have the server of ranks import what it imports: not while there are ranks, which would each
-    import torch._dynamo."""
-    from labkit.launch import launch
-    from labkit.ranks.processes.server_handle import PACKAGES
-
-    for _ in PACKAGES:  # before each of the first launches it imports one
-        launch(int, world_size=1, backend="gloo", init=False)
-
-
 @pytest.fixture(scope="module")
-def ranks(_packages_for_ranks: None) -> Iterator[Callable[..., Any]]:
+def ranks() -> Iterator[Callable[..., Any]]:
     """ranks(n, **options): n warm ranks on gloo, a thread each, the same ones for all tests of a
     file that ask alike."""
     from labkit.launch import workers

@@ -3,7 +3,8 @@
 Importing third-party packages takes seconds; forking a process that has them takes milliseconds.
 The server imports the lab's own modules that every rank needs, and the first package, before it
 starts any rank. It imports the others one by one while no rank is in use, or before a launch that
-follows. It imports nothing of the student's. A rank finds the lab as it is on disk: if a file has
+follows: the last one, what models need, only for a notebook that has models. It imports nothing of
+the student's. A rank finds the lab as it is on disk: if a file has
 changed, the rank imports the lab anew. The server is not the notebook: CUDA may be in use there,
 and `__main__` is not imported again, so scripts need no guard.
 
@@ -49,7 +50,9 @@ from labkit.ranks.processes.imported_lab import ImportedLab, forget_lab
 STATUS = struct.Struct("!qq")
 LEAVE_S = 2.0  # how long a rank may take to end by itself
 MAX_DESCRIPTORS = 8  # in one request
-USES_MODELS = b"m"  # a request of a notebook with models: else each rank imports transformers itself, for 3 s
+# What a request begins with: it is for the first rank of a launch, in a notebook with models or
+# without, or for another rank.
+FIRST_WITH_MODELS, FIRST, NEXT = b"m", b"f", b"n"
 
 
 def serve(requests_fd: int, tracker: int, packages: list[str], fork: bool) -> None:
@@ -99,6 +102,16 @@ class _ForkServer:
         """Return whether there is a package to import, and no rank in use would wait for that."""
         return bool(self.packages) and self.serving and self.controls.keys() <= self.released.keys()
 
+    def _import_for(self, request: bytes) -> None:
+        """Import what the ranks of a new launch are to have, or each would import it itself.
+
+        So for a moment nobody looks after ranks that are in use: those of another launch, idle now.
+        """
+        if request == FIRST and len(self.packages) > 1:
+            self._import_next_packages()
+        while request == FIRST_WITH_MODELS and self.packages and self.serving:
+            self._import_next_packages()
+
     def _import_next_packages(self) -> None:
         """Import packages. If one opens the GPU, tell the notebook which, and serve no more."""
         gc.disable()  # imports throw nothing away, and looking for it takes a quarter of their time
@@ -124,12 +137,7 @@ class _ForkServer:
     # --- ranks ------------------------------------------------------------------------------------
 
     def _handle_request(self) -> None:
-        # First torch; the others at the latest with the launches that follow.
-        uses_models = self.requests.recv(1, socket.MSG_PEEK) == USES_MODELS
-        while self._may_import():
-            self._import_next_packages()
-            if not uses_models:
-                break
+        self._import_for(self.requests.recv(1, socket.MSG_PEEK))
         fds = socket.recv_fds(self.requests, 1, MAX_DESCRIPTORS)[1] if self.serving else []
         if not fds:
             self._stop_serving()

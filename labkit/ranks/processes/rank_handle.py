@@ -80,7 +80,8 @@ class RankHandle:
         output, output_end = os.pipe()
         self.output, self.stacks = RankOutput(output), _unnamed_file()
         try:
-            self.control = server.start_rank([ranks_end.fileno(), output_end, self.stacks.fileno(), listener])
+            fds = [ranks_end.fileno(), output_end, self.stacks.fileno(), listener]
+            self.control = server.start_rank(fds, is_first=rank == 0)
         except BaseException:
             self._close_pipes()
             raise

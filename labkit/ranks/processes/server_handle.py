@@ -62,8 +62,11 @@ class ServerHandle:
         """The server's process id, None if there is none."""
         return self._process.pid if self._process is not None else None
 
-    def start_rank(self, fds: list[int]) -> socket.socket:
-        """Ask for a rank that has copies of ``fds``, without waiting for it. Return its control."""
+    def start_rank(self, fds: list[int], is_first: bool) -> socket.socket:
+        """Ask for a rank that has copies of ``fds``, without waiting for it. Return its control.
+
+        ``is_first``: of its launch, so that the server imports what it has yet to, if it may.
+        """
         control, servers_end = socket.socketpair()
         try:
             with servers_end, self._lock:
@@ -71,7 +74,8 @@ class ServerHandle:
                 assert self._requests is not None
                 with contextlib.suppress(OSError):  # the server has ended: the control tells
                     uses_models = not sys.modules.keys().isdisjoint(("labkit.models", "transformers"))
-                    kind = fork_server.USES_MODELS if uses_models else b"r"
+                    first = fork_server.FIRST_WITH_MODELS if uses_models else fork_server.FIRST
+                    kind = first if is_first else fork_server.NEXT
                     socket.send_fds(self._requests, [kind], [servers_end.fileno(), *fds])
         except BaseException:
             control.close()

@@ -380,7 +380,9 @@ def started(monkeypatch):
     """The ranks that were asked for, a list; they come from the fork server as always."""
     numbers, start_rank = [], server_handle.ServerHandle.start_rank
     monkeypatch.setattr(
-        server_handle.ServerHandle, "start_rank", lambda *args: numbers.append(len(numbers)) or start_rank(*args)
+        server_handle.ServerHandle,
+        "start_rank",
+        lambda *args, **kinds: numbers.append(len(numbers)) or start_rank(*args, **kinds),
     )
     return numbers
 
@@ -600,7 +602,7 @@ def test_too_many_open_files_for_so_many_ranks_say_what_to_do():
 
 
 def test_a_process_that_the_system_refuses_says_what_to_do(monkeypatch):
-    def refused(server, fds):
+    def refused(server, fds, is_first):
         control, servers_end = socket.socketpair()
         with servers_end:
             servers_end.sendall(fork_server.STATUS.pack(-errno.EAGAIN, 0))
