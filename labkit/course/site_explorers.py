@@ -118,7 +118,7 @@ PLAY = (
     ),
     Section(
         "Queues of workers",
-        "Recorded once, on a CPU that was busy with other things as well: eight micro-batches pass the two worker threads of a "
+        "Recorded once, on a two-core CPU: eight micro-batches pass the two worker threads of a "
         "Pipe. When does a task lie in a queue, and when does its result wait to be fetched?",
         "record_queue",
     ),
