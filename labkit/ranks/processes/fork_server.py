@@ -80,10 +80,10 @@ class _ForkServer:
         self.wake_up, self.awake = os.pipe()
         for fd in (self.wake_up, self.awake):
             os.set_blocking(fd, False)
-        started_ns = time.time_ns()
+        self.started_ns = time.time_ns()
         if fork:
             importlib.import_module("labkit.ranks.processes.rank_process")
-        self.lab = ImportedLab.now(started_ns)
+        self.lab = ImportedLab.now(self.started_ns)
 
     def serve(self) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -123,6 +123,8 @@ class _ForkServer:
                     send_message(self.requests, name.encode())
                 self._stop_serving()
                 break
+        if self.fork:  # the lab's modules may be among them
+            self.lab = self.lab.and_since(self.started_ns)
         gc.enable()
         gc.collect()
         gc.freeze()  # a collection in a rank would copy every page it looks at

@@ -23,6 +23,10 @@ class ImportedLab(NamedTuple):
                 stamps[file] = (0, 0)
         return cls(sys.modules["labkit"].__file__, stamps)
 
+    def and_since(self, started_ns: int) -> ImportedLab:
+        """Return it with what this process has imported of the lab since then."""
+        return self._replace(stamps=ImportedLab.now(started_ns).stamps | self.stamps)
+
     def is_current(self) -> bool:
         """Return whether this process would import the same from ``sys.path``."""
         specs = (finder.find_spec("labkit", None) for finder in sys.meta_path if hasattr(finder, "find_spec"))

@@ -19,11 +19,11 @@ from labkit.ranks.processes import fork_server
 from labkit.ranks.processes.rank_process import STUCK_SIGNAL
 from labkit.ranks.processes.refusals import check_folders
 
-# torch first: ranks can start once the server has it. Next comes what most runs import (a first
-# optimizer or DDP imports torch._dynamo: 1.5 s in each rank that has not got it), and last, for
-# models, what takes longest.
+# torch first, and the lab's modules that need it: ranks can start once the server has them. Next
+# comes what most runs import (a first optimizer or DDP imports torch._dynamo: 1.5 s in each rank
+# that has not got it), and last, for models, what takes longest.
 PACKAGES = [
-    "torch",
+    "torch labkit.ranks.faults.work_log labkit.ranks.faults.tensor_gaps",
     "torch.distributed cloudpickle numpy pandas torch._dynamo IPython.core.interactiveshell",
     "transformers.models.gpt2.modeling_gpt2",
 ]

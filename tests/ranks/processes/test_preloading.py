@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import selectors
 import socket
+import time
 
 import pytest
 
 from labkit.ranks.processes.fork_server import FIRST, FIRST_WITH_MODELS, NEXT, _ForkServer
+from labkit.ranks.processes.imported_lab import ImportedLab
 
 PACKAGES = ["json this_is_not_there", "json.tool", "json.decoder"]
 
@@ -33,3 +35,12 @@ def test_a_launch_has_the_next_packages_imported_or_all_if_the_notebook_has_mode
         server._handle_request()
         server.selector.close()
     assert server.packages == left
+
+
+def test_a_module_of_the_lab_that_was_imported_later_counts_and_an_older_one_stays_as_it_was():
+    now = ImportedLab.now(time.time_ns())
+    first, *others = now.stamps
+    earlier = now._replace(stamps={first: (1, 1)})  # as it was, before somebody changed it
+    both = earlier.and_since(time.time_ns())
+    assert both.stamps == now.stamps | {first: (1, 1)} and len(others) > 10
+    assert now.is_current() and not both.is_current()
