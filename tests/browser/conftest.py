@@ -25,6 +25,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def browser_there() -> None:
     if not (shutil.which("chromium") or shutil.which("google-chrome")):
         pytest.skip("no chromium on this machine")
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=60_000)  # its 5 s are too few for a page on a machine with other work
 
 
 @pytest.fixture(scope="session")
